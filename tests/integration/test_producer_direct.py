@@ -571,6 +571,36 @@ def test_awaited_records_arrive_in_order(server: TestedServer, client: RawClient
     assert read_all(client, topic) == sent
 
 
+def test_a_loop_watches_the_sockets_from_one_record_to_the_next_and_no_longer(
+    server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        loop, added = asyncio.get_running_loop(), list[int]()
+        add_reader = loop.add_reader
+
+        def add(file: int, *what: Any) -> None:
+            added.append(file)
+            add_reader(file, *what)
+
+        async with AsyncProducer(server.address) as producer:
+            await until_the_loop_reads(producer, topic)
+            monkeypatch.setattr(loop, "add_reader", add)
+            for _ in range(200):
+                await producer.send(topic, b"v", partition=0)
+            assert len(added) < 100
+            lent = producer._its._sender.direct._network.lent
+            assert lent is not None
+            watch, until = producer._its._sender.direct._watch, time.monotonic() + 20
+            assert watch is not None
+            while watch._is_on:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.01)
+            assert not loop.remove_reader(lent.fileno())
+            assert (await producer.send(topic, b"after", partition=0)).offset >= 200
+
+    asyncio.run(main())
+
+
 def test_a_loop_that_is_kept_busy_does_not_keep_the_answer(server: TestedServer, topic: str) -> None:
     async def main() -> None:
         async with AsyncProducer(server.address) as producer:

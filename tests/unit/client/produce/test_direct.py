@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.produce.direct import _EAGER_TURNS, _SELDOM_TURNS
 from fencepost.errors import ErrorCode
 from fencepost.testing.scripted import Api, ErrorAnswer, Late
 from tests.support.stepped import SteppedProducer, cluster
@@ -40,3 +41,15 @@ def test_what_left_before_an_interrupt_may_still_arrive() -> None:
     assert getattr(batch.error, "persisted", None) == "unknown"
     producer.run_for(10.0)
     assert on.values("t", 0) == [b"first", b"second"]
+
+
+def test_the_send_thread_looks_less_often_while_the_callers_read() -> None:
+    """A record that meets a turn of the send thread waits for it."""
+    producer = SteppedProducer(cluster(t=1), direct=True)
+    direct, state = producer.sender.direct, producer.sender._state
+    now = direct._eager_until = state.now() + 1000.0
+    direct._eager_until += 1.0
+    for last_read, pause in ((now - 0.001, _SELDOM_TURNS), (now - 1.0, _EAGER_TURNS)):
+        direct._last_read, state.next_due = last_read, float("inf")
+        direct.look(now)
+        assert state.next_due == now + pause

@@ -564,3 +564,19 @@ def test_a_batch_that_is_looked_for_in_the_log_is_not_put_back() -> None:
     queue.flight.give_up_all()  # as when an owner loses its connection
     producer.sender.queues.put_back_lost(queue.topic)
     assert not queue.sealed
+
+
+def test_a_flush_with_nothing_to_settle_does_not_wake_the_send_thread() -> None:
+    """It would compete for the GIL with what comes next, a claim for example."""
+    producer = SteppedProducer(cluster(t=1))
+    producer.send("t", b"v")
+    producer.settle()
+    woken: list[None] = []
+    queues = producer.sender.queues
+    queues._wake = lambda: woken.append(None)
+    assert queues.wait_until_settled(None)
+    assert not woken
+    producer.send("t", b"v")
+    woken.clear()
+    assert not queues.wait_until_settled(0.0)
+    assert woken
