@@ -9,6 +9,7 @@ While a builder's memory is lent out, or in use without the GIL, `lent` is above
 BufferError.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -330,7 +331,8 @@ cdef class BatchBuilder:
                 PyBuffer_Release(&value_view)
         return 0
 
-    cdef Outcome put(
+    @cython.final
+    cdef inline Outcome put(
         self, Span key, Span value, int64_t timestamp, int32_t number_of_headers, Span headers, Py_ssize_t limit
     ) noexcept nogil:
         """Append one record. `headers` are already encoded, without their number. Return FULL if the batch would exceed

@@ -7,17 +7,69 @@
 cdef extern from *:
     """
     #include <time.h>
-    static long long now_ms(void) {
+
+    static long long read_clock_ms(long long *left_ns) {
         struct timespec now;
         timespec_get(&now, TIME_UTC);
+        *left_ns = 1000000 - now.tv_nsec % 1000000;
         return (long long) now.tv_sec * 1000 + now.tv_nsec / 1000000;
     }
+
+    /* The clock is the most expensive thing that `send` would do. The processor counts ticks at a constant rate, which
+     * are cheaper to read, and tell for how long the last answer holds. The rate is not known, but it is above one tick
+     * in two nanoseconds: a millisecond takes some forty looks at the clock, for any number of records. */
+    #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    #include <cpuid.h>
+    #include <x86intrin.h>
+    static int has_steady_ticks = 0;
+    static void prepare_clock(void) {
+        unsigned int a, b, c, d;
+        has_steady_ticks = __get_cpuid(0x80000007, &a, &b, &c, &d) && (d & 1u << 8);
+    }
+    static inline long long now_ms(void) {  /* the GIL guards what it keeps */
+        static long long kept_ms = 0;
+        static unsigned long long kept_at = 0, holds_for = 0;
+        unsigned long long ticks;
+        long long left_ns;
+        if (!has_steady_ticks) return read_clock_ms(&left_ns);
+        ticks = __rdtsc();
+        if (ticks - kept_at >= holds_for) {
+            kept_ms = read_clock_ms(&left_ns);
+            kept_at = ticks;  /* of before: a pause between the two shortens what is left */
+            holds_for = (unsigned long long) left_ns / 2;
+        }
+        return kept_ms;
+    }
+    #else
+    static void prepare_clock(void) {}
+    static inline long long now_ms(void) {
+        long long left_ns;
+        return read_clock_ms(&left_ns);
+    }
+    #endif
+
     static PyObject *bare(PyTypeObject *kind, PyObject *arguments, PyObject *keywords) {
         return kind->tp_new(kind, arguments, keywords);  /* without __init__ */
     }
+    static PyMethodDef send_method = {"send", NULL, METH_FASTCALL | METH_KEYWORDS,
+        "send($self, topic, value, *, key=None, headers=None, partition=None, timestamp=None)\\n--\\n\\n"
+        "Accept one record and return at once. The ticket is settled when the server has answered."};
     """
-    int64_t now_ms() nogil
+    void prepare_clock()
+    int64_t now_ms()
     object bare(PyTypeObject* kind, object arguments, PyObject* keywords)
+    ctypedef struct PyMethodDef:
+        void* ml_meth
+    PyMethodDef send_method
+    object PyCFunction_New(PyMethodDef* method, object self)
+    Py_ssize_t references "Py_REFCNT" (object of)
+    PyTypeObject* kind_of "Py_TYPE" (PyObject* of)
+    PyObject* item_of "PyList_GET_ITEM" (object items, Py_ssize_t at)
+    PyObject* name_at "PyTuple_GET_ITEM" (PyObject* names, Py_ssize_t at)
+    Py_ssize_t names_in "PyTuple_GET_SIZE" (PyObject* names)
+    long long whole_number "PyLong_AsLongLongAndOverflow" (object number, int* is_huge) except? -1
+
+prepare_clock()
 
 cdef enum:
     RECORD_OVERHEAD = 36
@@ -91,6 +143,7 @@ cdef class Lane:
     cdef readonly list slots
     cdef readonly Budget budget
     cdef public Slot undesignated
+    cdef object slot_kind  # the type of the last slot: most have the same, so a comparison tells that it is one
 
     def __init__(self, Budget budget not None):
         self.budget = budget
@@ -114,6 +167,32 @@ cdef class Lane:
         """Apply the rule of `core/producers/sharing.py`; without a slot, of the topic alone."""
         return self.admits(size, slot)
 
+    cdef inline Slot slot_for(self, key, Span* span, partition):
+        """Return the slot of a record; None if that is for the slow path to find out."""
+        cdef Py_ssize_t number = len(self.slots), at = 0
+        cdef uint32_t hashed
+        cdef int is_huge = 0
+        cdef PyObject* found
+        if partition is not None:
+            if type(partition) is not int:
+                return None
+            at = whole_number(partition, &is_huge)
+            if is_huge or not 0 <= at < number:
+                return None
+        elif number != 1:
+            if not number:
+                return None
+            if key is None:
+                return self.undesignated
+            hashed = <uint32_t> hash_key(span.data, span.size) & 0x7FFFFFFF
+            at = hashed & (number - 1) if number & (number - 1) == 0 else hashed % <uint32_t> number
+        found = item_of(self.slots, at)
+        if <PyObject*> kind_of(found) != <PyObject*> self.slot_kind:
+            if <object> found is None:
+                return None
+            self.slot_kind = type(<Slot?> <object> found)
+        return <Slot> found
+
     cdef inline void take(self, Py_ssize_t size, Slot slot) noexcept:
         self.held += size
         self.budget.held += size
@@ -136,14 +215,18 @@ cdef class Lane:
         return (slot.held + size) * RESERVE * active <= free - size
 
 
+@cython.final
 cdef class Intake:
     """`send` with a fast path into the open batch; all other cases go to `slowly`."""
 
-    cdef dict lanes
+    cdef dict lanes  # only grows, and a topic keeps its lane
     cdef object ticket_type
     cdef public object slowly
     cdef Py_ssize_t batch_size
     cdef Gate gate
+    cdef object topic  # of the record before, and its lane: most records go to the same topic as the one before
+    cdef Lane lane
+    cdef Place ticket  # the latest, which is used again if its caller has not kept it
 
     def __init__(
         self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size, Gate gate=None
@@ -164,56 +247,113 @@ cdef class Intake:
     def is_open(self, bint is_open):
         self.gate.is_open = is_open
 
-    def send(self, topic, value, *, key=None, headers=None, partition=None, timestamp=None):
-        cdef Lane lane
+    @property
+    def send(self):
+        """The method, as the interpreter calls it with the least effort."""
+        return PyCFunction_New(&send_method, self)
+
+    cdef inline Lane lane_of(self, topic):
+        if topic is self.topic:
+            return self.lane
+        found = self.lanes.get(topic)
+        if found is None:
+            return None
+        self.lane = <Lane?> found
+        self.topic = topic
+        return self.lane
+
+    cdef object accept(self, topic, value, key, headers, partition, timestamp):
+        cdef Lane lane = self.lane_of(topic)
         cdef Slot slot
         cdef Place ticket
-        cdef Span key_span, value_span, no_headers
+        cdef Span key_span, value_span
         cdef int64_t time
-        cdef Py_ssize_t number, size, before
+        cdef Py_ssize_t size, before
         cdef BatchBuilder builder
-        found = self.lanes.get(topic)
-        if found is None or not self.gate.is_open or headers is not None or not is_plain(key) or not is_plain(value):
+        if lane is None or not self.gate.is_open or headers is not None or not is_plain(key) or not is_plain(value):
             return self.slowly(topic, value, key, headers, partition, timestamp)
-        lane = <Lane?> found
-        number = len(lane.slots)
         span_of_plain(key, &key_span)
         span_of_plain(value, &value_span)
-        slot = None
-        if partition is not None:
-            if type(partition) is int and 0 <= partition < number:
-                slot = lane.slots[<Py_ssize_t> partition]
-        elif number == 1:
-            slot = lane.slots[0]
-        elif number:
-            if key is None:
-                slot = lane.undesignated
-            else:
-                slot = lane.slots[(hash_key(key_span.data, key_span.size) & 0x7FFFFFFF) % number]
-        if slot is not None and slot.builder is not None and (timestamp is None or type(timestamp) is int):
-            time = now_ms() if timestamp is None else timestamp
-            ticket = <Place> bare(<PyTypeObject*> self.ticket_type, NOTHING, NULL)
+        if timestamp is None:
+            time = now_ms()
+        elif type(timestamp) is int:
+            time = timestamp
+        else:
+            return self.slowly(topic, value, key, headers, partition, timestamp)
+        ticket = self.ticket
+        if ticket is None or references(ticket) > 2:  # here and in the field, so nobody else has it
+            ticket = self.ticket = <Place> bare(<PyTypeObject*> self.ticket_type, NOTHING, NULL)
+        # From here on nothing may release the GIL.
+        slot = lane.slot_for(key, &key_span, partition)
+        if slot is not None:
             builder = slot.builder
-            size = RECORD_OVERHEAD
-            if key_span.size > 0:
-                size += key_span.size
-            if value_span.size > 0:
-                size += value_span.size
+            size = RECORD_OVERHEAD + max(key_span.size, 0) + max(value_span.size, 0)
             if (
                 builder is not None
                 and builder.lent == 0
                 and not slot.busy
                 and lane.admits(size, slot)
             ):
-                no_headers.size = 0
                 before = builder.filled()
-                if builder.put(key_span, value_span, time, 0, no_headers, self.batch_size) == DONE:
+                if builder.put(key_span, value_span, time, 0, NO_SPAN, self.batch_size) == DONE:
                     lane.take(builder.filled() - before, slot)
-                    ticket.settlement = slot.batch
                     ticket.index = builder.count - 1
                     ticket.timestamp = time
+                    if ticket.settlement is not slot.batch:
+                        ticket.settlement = slot.batch
                     return ticket
         return self.slowly(topic, value, key, headers, partition, timestamp)
 
 
 cdef tuple NOTHING = ()
+cdef Span NO_SPAN
+NO_SPAN.data, NO_SPAN.size = NULL, 0
+cdef tuple NAMES = ("topic", "value", "key", "headers", "partition", "timestamp")
+cdef PyObject* KEY = <PyObject*> NAMES[2]
+
+
+cdef object send(PyObject* self, PyObject** arguments, Py_ssize_t number, PyObject* names):
+    """Accept a record as `Intake.send`: the usual forms of the call are told apart by a comparison or two."""
+    cdef Intake intake = <Intake> self
+    if number == 2:
+        if names == NULL:
+            return intake.accept(<object> arguments[0], <object> arguments[1], None, None, None, None)
+        if names_in(names) == 1 and name_at(names, 0) == KEY:
+            return intake.accept(<object> arguments[0], <object> arguments[1], <object> arguments[2], None, None, None)
+    return send_named(intake, arguments, number, names)
+
+
+cdef object send_named(Intake intake, PyObject** arguments, Py_ssize_t number, PyObject* names):
+    cdef PyObject* given[6]
+    cdef Py_ssize_t i, at, count = 0 if names == NULL else names_in(names)
+    for at in range(6):
+        given[at] = NULL
+    if number > 2:
+        raise TypeError(f"send() takes 2 positional arguments but {number} were given")
+    for at in range(number):
+        given[at] = arguments[at]
+    for i in range(count):
+        at = 0
+        while at < 6 and <PyObject*> NAMES[at] != name_at(names, i):
+            at += 1
+        if at == 6:
+            name = <object> name_at(names, i)
+            if name not in NAMES:
+                raise TypeError(f"send() got an unexpected keyword argument {name!r}")
+            at = NAMES.index(name)
+        if given[at] != NULL:
+            raise TypeError(f"send() got multiple values for argument {NAMES[at]!r}")
+        given[at] = arguments[number + i]
+    if given[0] == NULL or given[1] == NULL:
+        raise TypeError(f"send() misses the argument {NAMES[0 if given[0] == NULL else 1]!r}")
+    return intake.accept(
+        <object> given[0],
+        <object> given[1],
+        None if given[2] == NULL else <object> given[2],
+        None if given[3] == NULL else <object> given[3],
+        None if given[4] == NULL else <object> given[4],
+        None if given[5] == NULL else <object> given[5],
+    )
+
+
+send_method.ml_meth = <void*> send

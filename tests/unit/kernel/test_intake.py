@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -147,6 +148,103 @@ def test_a_partition_that_is_none_is_for_the_slow_way_to_refuse(kernel: Kernel) 
     for partition in (-1, 3, 2**31, -(2**63), 2**70):
         desk.intake.send(TOPIC, b"v", partition=partition)
     assert taken == [-1, 3, 2**31, -(2**63), 2**70]
+
+
+def test_a_kept_ticket_is_never_used_again(kernel: Kernel) -> None:
+    """The compiled one uses the ticket of the record before once more, if nobody has it any more."""
+    desk = Desk(kernel)
+    kept = []
+    for i in range(50):
+        ticket = desk.intake.send(TOPIC, b"v", key=b"k", timestamp=NOW + i)
+        if i % 3 == 0:
+            kept.append(ticket)
+        del ticket
+    assert len({id(ticket) for ticket in kept}) == len(kept)
+    assert [ticket.timestamp - NOW for ticket in kept] == list(range(0, 50, 3))
+
+
+def test_a_ticket_that_only_a_container_or_a_frame_has_is_kept(kernel: Kernel) -> None:
+    desk = Desk(kernel)
+    desk.intake.send(TOPIC, b"first", partition=0, timestamp=NOW)
+    pair = tuple(desk.intake.send(TOPIC, b"v", partition=0, timestamp=stamp) for stamp in (1, 2))
+    assert [pair[0].timestamp, pair[1].timestamp] == [1, 2]
+    assert [pair[0].index, pair[1].index] == [1, 2]
+
+
+def test_a_record_without_a_timestamp_gets_the_time_of_its_send() -> None:
+    desk, now = Desk(COMPILED, limit=1 << 40), time.time_ns
+    desk.lane.slots[0].begin(object(), COMPILED.BatchBuilder())
+    desk.lane.slots[0].append(desk.lane, None, b"first", NOW)
+    wide = COMPILED.Intake({TOPIC: desk.lane}, COMPILED.Place, desk.slowly, 1 << 30)
+    wide.is_open = True
+    send = wide.send
+    seen: set[int] = set()
+    while len(seen) < 30:  # milliseconds, so that records come shortly before and after the next one begins
+        before = now() // 1_000_000
+        ticket = send(TOPIC, b"v", partition=0)
+        after = now() // 1_000_000
+        assert before <= ticket.timestamp <= after
+        seen.add(ticket.timestamp)
+    assert desk.slow == 0
+
+
+def test_two_topics_in_turn_and_equal_names_find_their_own_lanes(kernel: Kernel) -> None:
+    desk = Desk(kernel, 1)
+    other = kernel.Lane(desk.budget)
+    other.set_slots([kernel.Slot()])
+    taken: list[Any] = []
+    lanes = {TOPIC * 9: desk.lane}
+    intake = kernel.Intake(lanes, kernel.Place, lambda *record: taken.append(record[:2]), BATCH_SIZE)
+    intake.is_open = True
+    intake.send("u" * 9, b"unknown as yet", timestamp=NOW)
+    lanes["u" * 9] = other
+    for lane in (desk.lane, other):
+        lane.slots[0].begin(object(), kernel.BatchBuilder())
+        lane.slots[0].append(lane, None, b"first", NOW)
+    for i in range(4):
+        for name in ("t", "u"):
+            intake.send("".join([name] * 9), b"%d" % i, timestamp=NOW)
+    if kernel is COMPILED:
+        assert taken == [("u" * 9, b"unknown as yet")]
+        assert [desk.lane.slots[0].builder.count, other.slots[0].builder.count] == [5, 5]
+    else:
+        assert [topic[0] for topic, _ in taken] == ["u", *("t", "u") * 4]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"topic": TOPIC},
+        {"value": b"v"},
+        {"topic": TOPIC, "value": b"v", "offset": 1},
+        {"topic": TOPIC, "value": b"v", "": 1},
+    ],
+    ids=["none", "no value", "no topic", "an unknown one", "one without a name"],
+)
+def test_wrong_arguments_are_refused_as_python_does_it(kernel: Kernel, arguments: dict[str, Any]) -> None:
+    desk = Desk(kernel)
+    with pytest.raises(TypeError, match=r"send\(\)"):
+        desk.intake.send(**arguments)
+    with pytest.raises(TypeError, match=r"send\(\)"):
+        desk.intake.send(TOPIC, b"v", b"k")
+    with pytest.raises(TypeError, match=r"send\(\) got multiple values for argument 'topic'"):
+        desk.intake.send(TOPIC, b"v", topic=TOPIC)
+    assert desk.slow == 0
+
+
+@given(st.permutations(["topic", "value", "key", "headers", "partition", "timestamp"]), st.integers(0, 2))
+def test_arguments_have_their_names_in_any_order(names: list[str], positional: int) -> None:
+    """Also names that are equal to the usual ones but not the same objects, as those of a parsed file."""
+    values = {"topic": TOPIC, "value": b"v", "key": b"k", "headers": [("h", b"1")], "partition": 2, "timestamp": 5}
+    first = [values[name] for name in ("topic", "value")[:positional]]
+    rest = {"".join(list(name)): values[name] for name in names if name not in ("topic", "value")[:positional]}
+    for kernel in (COMPILED, TWIN):
+        taken: list[Any] = []
+        desk = Desk(kernel)
+        desk.intake.slowly = lambda *record, taken=taken: taken.append(record)
+        desk.intake.send(*first, **rest)
+        assert taken == [tuple(values.values())]
 
 
 def test_a_ticket_type_must_be_a_place() -> None:
