@@ -42,6 +42,7 @@ class BatchBuilder:
         base_offset: int = 0,
         control: bool = False,
     ) -> bytearray: ...
+    def work_ahead(self, codec: int = 0, level: int | None = None) -> None: ...
     def finish(
         self,
         codec: int = 0,

@@ -21,6 +21,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int6
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
+import os
 from os import urandom as os_urandom
 
 from fencepost.errors import CorruptBatch
@@ -44,6 +45,7 @@ cdef extern from "_native.h" nogil:
     void give_memory(uint8_t* data, size_t capacity)
     void prepare_crc32c()
     uint32_t crc32c_of(const uint8_t* data, size_t size, int by_table)
+    uint32_t join_crc32c(uint32_t first, uint32_t second, size_t size_of_second)
     size_t lz4_bound(size_t size)
     size_t lz4_pack(const uint8_t* data, size_t size, uint8_t* out)
     Py_ssize_t lz4_unpack(const uint8_t* data, size_t size, uint8_t* out, size_t room)
@@ -71,6 +73,7 @@ cdef enum:
     # waits for sys.getswitchinterval(), 5 ms, to get it back: too long for every checksum.
     WORTH_LETTING_GO = 32768        # to compress
     WORTH_LETTING_GO_PLAIN = 2097152    # only to checksum or copy, at some 20 GB/s
+    WORTH_WORKING_AHEAD = 65536         # to have another thread compress
 
 cdef object RecordType = _Record
 cdef object ScanType = _Scan
@@ -206,12 +209,27 @@ cdef object batch_around(object payload, Frozen* frozen):
 
 cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
     """Write the header in front of the payload, with the checksum of both."""
+    write_fields(out, payload_size, frozen)
+    put_big_endian(
+        out + CRC_AT, crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM + payload_size, False), 4
+    )
+
+
+cdef void write_header_to(uint8_t* out, Py_ssize_t payload_size, uint32_t checksum, Frozen* frozen) noexcept nogil:
+    """Do the same with a payload whose checksum is known."""
+    cdef uint32_t own
+    write_fields(out, payload_size, frozen)
+    own = crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM, False)
+    put_big_endian(out + CRC_AT, join_crc32c(own, checksum, payload_size), 4)
+
+
+cdef void write_fields(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
     cdef uint8_t* at = out
     at = put_big_endian(at, frozen.base_offset, 8)
     at = put_big_endian(at, HEADER_SIZE - LENGTH_PREFIX + payload_size, 4)
     at = put_big_endian(at, <uint64_t> -1, 4)  # the broker sets the leader epoch
     at = put_big_endian(at, MAGIC, 1)
-    at += 4  # the checksum is written last
+    at += 4  # the checksum
     at = put_big_endian(at, <uint16_t> frozen.attributes, 2)
     at = put_big_endian(at, frozen.count - 1, 4)
     at = put_big_endian(at, frozen.base_timestamp, 8)
@@ -219,10 +237,10 @@ cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) no
     at = put_big_endian(at, frozen.pid, 8)
     at = put_big_endian(at, <uint16_t> frozen.epoch, 2)
     at = put_big_endian(at, <uint32_t> frozen.base_sequence, 4)
-    at = put_big_endian(at, frozen.count, 4)
-    put_big_endian(
-        out + CRC_AT, crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM + payload_size, False), 4
-    )
+    put_big_endian(at, frozen.count, 4)
+
+
+include "_ahead.pxi"
 
 
 cdef class BatchBuilder:
@@ -231,6 +249,7 @@ cdef class BatchBuilder:
     cdef Memory memory              # room for the header, then the encoded records; empty before the first record
     cdef Py_ssize_t first_capacity  # allocated at the first append, so that an idle builder costs nothing
     cdef int lent
+    cdef Ahead* ahead               # the thread that works ahead reads the memory, or has compressed it
     cdef readonly int32_t count
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
@@ -243,6 +262,8 @@ cdef class BatchBuilder:
         self.base_timestamp = self.max_timestamp = -1
 
     def __dealloc__(self):
+        if self.ahead != NULL:
+            abandon(self.ahead, &self.memory)
         release(&self.memory)
 
     def __len__(self):
@@ -519,11 +540,13 @@ cdef class BatchBuilder:
         frozen.base_sequence = base_sequence
         frozen.attributes = attributes_of(codec, transactional, False)
         self.freeze(&frozen)
+        if self.ahead != NULL and (self.ahead.codec != codec or not is_native(codec, level)):
+            dispose(self.end_work_ahead())
         if not is_native(codec, level):
             batch = memoryview(batch_around(compress(codec, memoryview(self), level), &frozen))
             self.clear()
             return batch
-        if self.lent:
+        if self.lent > (self.ahead != NULL):
             self.refuse_change()
         if codec == NONE:
             block = block_of(&self.memory)
@@ -534,11 +557,45 @@ cdef class BatchBuilder:
                 with nogil:
                     write_header(block.memory.data, frozen.size, &frozen)
         else:
-            block = self.finish_packed(&frozen)
+            block = self.finish_packed(&frozen) if self.ahead == NULL else self.finish_ahead(&frozen)
             release(&self.memory)
         self.count = 0
         self.base_timestamp = self.max_timestamp = -1
         return memoryview(block)
+
+    def work_ahead(self, int codec=0, level=None):
+        """Begin to compress as `finish` will, on a thread without the GIL. Nothing can be appended any more. Do nothing
+        if that is not worth it."""
+        cdef Py_ssize_t size = self.filled() - HEADER_SIZE
+        if codec == NONE or size < WORTH_WORKING_AHEAD or not is_native(codec, level) or self.lent:
+            return
+        if HEADER_SIZE + native_bound(codec, size) > INT32_MAX:
+            return
+        self.ahead = begin_ahead(codec, self.memory.data + HEADER_SIZE, size)
+        if self.ahead != NULL:
+            self.lent += 1
+
+    cdef Ahead* end_work_ahead(self) noexcept:
+        """Return what `work_ahead` began, when it has ended and nobody reads the memory any more."""
+        cdef Ahead* work = self.ahead
+        self.ahead = NULL  # now, in case that another thread comes while this one waits; it finds the memory lent
+        if not has_ended(work):
+            with nogil:
+                end_ahead(work)
+        self.lent -= 1
+        return work
+
+    cdef Block finish_ahead(self, Frozen* frozen):
+        cdef Ahead* work = self.end_work_ahead()
+        cdef Block block
+        if work.packed.data == NULL:
+            dispose(work)
+            raise_outcome(NO_MEMORY)
+        block = block_of(&work.packed)
+        block.writable = True
+        write_header_to(block.memory.data, block.memory.used - HEADER_SIZE, work.checksum, frozen)
+        dispose(work)
+        return block
 
     cdef Block finish_packed(self, Frozen* frozen):
         """Pack into memory for the worst case, and move a small result into memory of its size."""

@@ -190,6 +190,27 @@ static uint32_t crc32c_of(const uint8_t *data, size_t size, int by_table) {
     return ~crc32c_by_table(0xFFFFFFFF, data, size);
 }
 
+/* The product of two polynomials of bits modulo the checksum's, all reflected: the highest bit is x^0. */
+static uint32_t crc_product(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a >> 31) product ^= b;
+        b = b & 1 ? b >> 1 ^ 0x82F63B78 : b >> 1;
+    }
+    return product;
+}
+
+/* Return the checksum of two stretches of bytes, one behind the other, from the checksums of each: the first is moved over
+ * the bytes of the second, which is a product with x^(8 * size). */
+static uint32_t join_crc32c(uint32_t first, uint32_t second, size_t size_of_second) {
+    uint32_t power = 0x00800000; /* x^8, then x^16, x^32 ... */
+    for (; size_of_second; size_of_second >>= 1) {
+        if (size_of_second & 1) first = crc_product(power, first);
+        power = crc_product(power, power);
+    }
+    return first ^ second;
+}
+
 /* --- LZ4 ---
  *
  * block:     sequences, one after the other; the last has literals only

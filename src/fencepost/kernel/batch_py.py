@@ -259,6 +259,9 @@ class BatchBuilder:
         write_header(batch, header)
         return batch
 
+    def work_ahead(self, codec: int = 0, level: int | None = None) -> None:
+        """Leave everything to `finish`: only the compiled builder has a thread that works without the GIL."""
+
     def finish(
         self,
         codec: int = 0,

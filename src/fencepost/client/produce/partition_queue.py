@@ -391,6 +391,7 @@ class Filling:
                 batch = self._open(queue)
             elif builder.size + size > self.options.batch_size:
                 self.seal(queue)
+                builder.work_ahead(self.options.codec, self.options.compression_level)
                 batch = self._open(queue)
             index = queue.append(queue.topic, key, value, timestamp, headers)
         except BaseException:
@@ -438,7 +439,7 @@ class Filling:
         queue.end()  # from here on nothing is appended
         batch.count = builder.count
         batch.charged = builder.size
-        queue.last_size = min(builder.size, self.options.batch_size) + RECORD_OVERHEAD
+        queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
         queue.add(batch)
 
 
