@@ -17,6 +17,8 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from crc32c import crc32c
 
+from fencepost.kernel import room
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 CHECKSUM_SIZE: Final = 4
@@ -113,7 +115,7 @@ class OsFiles:
     def read_nowait(self, fd: int, size: int, position: int) -> Buffer:
         if self._nowait_flag is None:
             raise WouldBlock
-        buffer = bytearray(size)
+        buffer = memoryview(room(size))
         try:
             count = os.preadv(fd, [buffer], position, self._nowait_flag)
         except BlockingIOError:
@@ -123,7 +125,7 @@ class OsFiles:
                 raise
             self._nowait_flag = None  # this file system does not support it, so every read goes to a thread from now on
             raise WouldBlock from None
-        return buffer if count == size else memoryview(buffer)[:count]
+        return buffer[:count]
 
     def sync(self, fd: int) -> None:
         self._sync(fd)

@@ -1,9 +1,9 @@
 """The receiver of one connection: it cuts the byte stream into frames and reserves memory as their bytes arrive.
 
 The socket reads a large frame directly into the frame's own buffer, from which the log later writes. The buffer of a
-frame of common size is allocated whole; that of a larger frame grows in steps with the received bytes. A very large
-frame is memory-mapped, so that the system allocates its pages as they are written: clearing and copying so much in one
-piece would delay all other connections.
+frame of common size is allocated whole, without clearing it, once a part of the frame is there; until then it grows in
+steps with the received bytes. A very large frame is memory-mapped, so that the system allocates its pages as they are
+written: copying so much in one piece would delay all other connections.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from fencepost.errors import Malformed
+from fencepost.kernel import room as uninitialized
 from fencepost.server.net.receive_buffer import ReceiveBuffers
 from fencepost.server.net.request_memory import SMALL, Pool, RequestMemory, Waiter
 from fencepost.server.net.router import Api
@@ -23,13 +24,16 @@ _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ih")
 """A frame's length and its API key."""
 _LEAST_FRAME: Final = 8
-_BUFFERS: Final = ReceiveBuffers(256 * 1024)
+_SMALL_BUFFER: Final = 256 * 1024
+_BUFFERS: Final = ReceiveBuffers(_SMALL_BUFFER)
 _DIRECT: Final = 64 * 1024
 """Free bytes that a frame's own buffer must have for the socket to read into it."""
 _NEVER_WAITS: Final = 16 * 1024
 """A connection's frames never wait for memory while all that have not started are together at most this large."""
 _MAPPED: Final = 4 * 1024 * 1024
 """Larger frames are memory-mapped. Smaller ones are not, because reusing their memory is faster."""
+_WHOLE_FROM: Final = 64
+"""The buffer of a frame is allocated whole when this fraction of it (1/64) is there."""
 _AT_ONE_READ: Final = 1024 * 1024
 _FRAME_SECONDS: Final = 60.0
 """While others wait for memory, a frame must arrive fast enough to be complete within this time. Otherwise a client
@@ -62,11 +66,17 @@ class FrameReceiver:
         self._waiter = waiter
         self._monotonic = monotonic
         self._small = _BUFFERS.for_connection()
+        self._few = self._small[:_DIRECT]
+        """For the first bytes of a frame after a large one: if it is large too, less must be copied."""
         self._head = b""
         """The first bytes of a frame whose length and key have not arrived completely."""
         self._frame: Frame | None = None
         """The frame being received."""
         self._size = 0
+        """Of this frame, or of the last one."""
+        self._is_raw = False
+        """Its handler reads the bytes themselves."""
+        self._allocated = 0
         self._paid = 0
         """Bytes of it for which memory is reserved."""
         self._received = 0
@@ -91,7 +101,7 @@ class FrameReceiver:
                 self._direct = True
                 return memoryview(frame)[self._received : min(self._paid, self._received + _AT_ONE_READ)]
         self._direct = False
-        return self._small
+        return self._few if self._size > _SMALL_BUFFER else self._small
 
     def received(self, nbytes: int) -> None:
         """Process `nbytes` bytes that the socket wrote to the buffer; raise Malformed for an unsupported frame."""
@@ -168,7 +178,10 @@ class FrameReceiver:
             raise Malformed(f"API key {key} is not supported")
         if size > api.most_bytes:
             raise Malformed(f"{api.name} request of {size} bytes is too large; the maximum is {api.most_bytes}")
-        self._frame = memoryview(mmap.mmap(-1, size)) if size > _MAPPED else bytearray()
+        self._frame, self._allocated = bytearray(), 0
+        if size > _MAPPED:
+            self._frame, self._allocated = memoryview(mmap.mmap(-1, size)), size
+        self._is_raw = api.raw
         self._size = size
         self._paid = self._received = 0
         self._pool = self._memory.pool_for(size)
@@ -193,12 +206,24 @@ class FrameReceiver:
             room = paid + taken
             self._overdraws = self._pool.overdrawn
         self._paid = room
-        if isinstance(self._frame, bytearray):
-            grown = bytearray(room)
-            if self._received:
-                grown[: self._received] = memoryview(self._frame)[: self._received]
-            self._frame = grown
+        if room > self._allocated:
+            self._allocate(room, arrived)
         return True
+
+    def _allocate(self, needed: int, arrived: int) -> None:
+        """Move the frame to a larger buffer: a whole one, if enough of the frame is there. Pages that no byte reaches
+        take no memory."""
+        assert self._frame is not None
+        grown: Frame
+        if self._is_raw and self._size >= _DIRECT:
+            self._allocated = self._size if arrived * _WHOLE_FROM >= self._size else needed
+            grown = memoryview(uninitialized(self._allocated))
+        else:
+            self._allocated = needed
+            grown = bytearray(needed)
+        if self._received:
+            grown[: self._received] = memoryview(self._frame)[: self._received]
+        self._frame = grown
 
     def _complete(self) -> None:
         assert self._frame is not None
