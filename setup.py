@@ -33,7 +33,9 @@ kernel = Extension(
     ["src/fencepost/kernel/_batch.pyx"],
     depends=[
         f"src/fencepost/kernel/{part}"
-        for part in ("_ahead.pxi", "_bytes.pxi", "_columns.pxi", "_intake.pxi", "_walk.pxi", "_native.h")
+        for part in (
+            "_ahead.pxi", "_bytes.pxi", "_columns.pxi", "_intake.pxi", "_rows.pxi", "_walk.pxi", "_native.h",
+        )
     ],
     extra_compile_args=flags,
     extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],

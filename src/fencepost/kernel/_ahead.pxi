@@ -33,7 +33,7 @@ cdef struct Ahead:
     const uint8_t* records
     Py_ssize_t size
     Memory packed               # with room for the header in front
-    uint32_t checksum           # of the packed records
+    uint32_t summed             # the checksum's state after the packed records, from the state 0
     Memory inherited            # the memory of an abandoned builder
 
 
@@ -57,7 +57,7 @@ cdef void pack(Ahead* work) noexcept nogil:
     if work.packed.data == NULL:
         return
     work.packed.used = HEADER_SIZE + write_lz4(work.packed.data + HEADER_SIZE, work.records, work.size)
-    work.checksum = crc32c_of(work.packed.data + HEADER_SIZE, work.packed.used - HEADER_SIZE, False)
+    work.summed = crc32c_add(0, work.packed.data + HEADER_SIZE, work.packed.used - HEADER_SIZE)
     if work.packed.used <= work.packed.capacity // 2:  # move it into memory of its size
         small.used = work.packed.used
         small.data = take_memory(small.used, <size_t*> &small.capacity)

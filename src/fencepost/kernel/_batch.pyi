@@ -28,6 +28,7 @@ class BatchBuilder:
         timestamp: int,
         rows: ReadableBuffer | None = None,
         limit: int = ...,
+        checksum: bool = False,
     ) -> int: ...
     def records(self) -> bytes: ...
     def build(

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, compiled. `batch_py.py` is the same in plain Python, with the layouts; read that first.
 
-One module of five files, so that the compiler can inline across them: `_bytes.pxi` reads and writes bytes,
-`_columns.pxi` has records as columns, `_intake.pxi` is a producer's fast path into its open batches, `_walk.pxi` scans
-batches without creating objects, and this file has the batches.
+One module of six files, so that the compiler can inline across them: `_bytes.pxi` reads and writes bytes,
+`_columns.pxi` has records as columns, `_rows.pxi` the fast loops from and to columns, `_intake.pxi` is a producer's fast
+path into its open batches, `_walk.pxi` scans batches without creating objects, and this file has the batches.
 
 While a builder's memory is lent out, or in use without the GIL, `lent` is above zero, and changing the builder raises
 BufferError.
@@ -27,6 +27,7 @@ from os import urandom as os_urandom
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress, decompress
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from fencepost.kernel.header import check_batch
 from fencepost.kernel.payload import open_batch, open_packed, unpacked
 from fencepost.kernel.record import MAX_DECOMPRESSED as _MAX_DECOMPRESSED
 from fencepost.kernel.record import Record as _Record
@@ -45,7 +46,9 @@ cdef extern from "_native.h" nogil:
     void give_memory(uint8_t* data, size_t capacity)
     void prepare_crc32c()
     uint32_t crc32c_of(const uint8_t* data, size_t size, int by_table)
-    uint32_t join_crc32c(uint32_t first, uint32_t second, size_t size_of_second)
+    uint32_t crc32c_add(uint32_t state, const uint8_t* data, size_t size)
+    uint32_t crc32c_join(uint32_t state, uint32_t piece, size_t size)
+    void prefetch(const void* at)
     size_t lz4_bound(size_t size)
     size_t lz4_pack(const uint8_t* data, size_t size, uint8_t* out)
     Py_ssize_t lz4_unpack(const uint8_t* data, size_t size, uint8_t* out, size_t room)
@@ -75,6 +78,7 @@ cdef enum:
     WORTH_LETTING_GO_PLAIN = 2097152    # only to checksum or copy, at some 20 GB/s
     WORTH_WORKING_AHEAD = 65536         # to have another thread compress
 
+cdef uint32_t CRC_START = 0xFFFFFFFF
 cdef object RecordType = _Record
 cdef object ScanType = _Scan
 cdef object SiftedType = _Sifted
@@ -85,6 +89,7 @@ cdef const char* LZ4_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"    # independent b
 include "_bytes.pxi"
 include "_columns.pxi"
 include "_walk.pxi"
+include "_rows.pxi"
 
 
 # --- encoding ---
@@ -128,6 +133,8 @@ cdef struct Frozen:
     int32_t count
     int16_t epoch
     int16_t attributes
+    uint32_t summed         # the checksum's state after the first `summed_size` bytes of the records, from the state 0
+    Py_ssize_t summed_size
 
 
 cdef struct Job:
@@ -209,18 +216,20 @@ cdef object batch_around(object payload, Frozen* frozen):
 
 cdef void write_header(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
     """Write the header in front of the payload, with the checksum of both."""
-    write_fields(out, payload_size, frozen)
-    put_big_endian(
-        out + CRC_AT, crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM + payload_size, False), 4
-    )
+    cdef bint is_plain_payload = not frozen.attributes & CODEC_MASK
+    write_header_of_summed(out, payload_size, frozen.summed, frozen.summed_size if is_plain_payload else 0, frozen)
 
 
-cdef void write_header_to(uint8_t* out, Py_ssize_t payload_size, uint32_t checksum, Frozen* frozen) noexcept nogil:
-    """Do the same with a payload whose checksum is known."""
-    cdef uint32_t own
+cdef void write_header_of_summed(
+    uint8_t* out, Py_ssize_t payload_size, uint32_t summed, Py_ssize_t summed_size, Frozen* frozen
+) noexcept nogil:
+    """Do the same with a payload whose first `summed_size` bytes take the checksum's state from 0 to `summed`."""
+    cdef uint32_t state
     write_fields(out, payload_size, frozen)
-    own = crc32c_of(out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM, False)
-    put_big_endian(out + CRC_AT, join_crc32c(own, checksum, payload_size), 4)
+    state = crc32c_add(CRC_START, out + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM)
+    state = crc32c_join(state, summed, summed_size) if summed_size else state
+    state = crc32c_add(state, out + HEADER_SIZE + summed_size, payload_size - summed_size)
+    put_big_endian(out + CRC_AT, ~state, 4)
 
 
 cdef void write_fields(uint8_t* out, Py_ssize_t payload_size, Frozen* frozen) noexcept nogil:
@@ -250,6 +259,8 @@ cdef class BatchBuilder:
     cdef Py_ssize_t first_capacity  # allocated at the first append, so that an idle builder costs nothing
     cdef int lent
     cdef Ahead* ahead               # the thread that works ahead reads the memory, or has compressed it
+    cdef uint32_t summed            # the checksum's state after the bytes up to `summed_to`, from the state 0
+    cdef Py_ssize_t summed_to       # 0: none
     cdef readonly int32_t count
     cdef readonly int64_t base_timestamp
     cdef readonly int64_t max_timestamp
@@ -407,14 +418,17 @@ cdef class BatchBuilder:
         int64_t timestamp,
         rows=None,
         Py_ssize_t limit=INT32_MAX,
+        bint checksum=False,
     ):
         """Append rows start … stop−1 of the columns, without the GIL, until the batch would exceed `limit` bytes (the
         first record may have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append
         the rows that rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added.
+        With `checksum`, sum the records while they are in the processor's cache: for a batch without compression.
         """
         cdef Outcome outcome = DONE
         cdef Py_ssize_t i = start
-        cdef Py_ssize_t used = self.memory.used
+        cdef Py_ssize_t used = self.memory.used, summed_to = self.summed_to
+        cdef uint32_t summed = self.summed
         cdef int32_t count = self.count
         cdef int64_t base_timestamp = self.base_timestamp, max_timestamp = self.max_timestamp
         cdef Memory scratch
@@ -439,7 +453,7 @@ cdef class BatchBuilder:
                         )
                         if outcome != DONE:
                             break
-                        i += 1
+                        i = self.put_plain_rows(source, picked, i + 1, stop, timestamp, limit, checksum)
             finally:
                 self.lent -= 1
         finally:
@@ -448,6 +462,8 @@ cdef class BatchBuilder:
                 PyBuffer_Release(&view)
         if outcome != DONE and outcome != FULL:
             self.memory.used = used
+            self.summed = summed
+            self.summed_to = summed_to
             self.count = count
             self.base_timestamp = base_timestamp
             self.max_timestamp = max_timestamp
@@ -474,6 +490,39 @@ cdef class BatchBuilder:
                 return <Outcome> -number_of_headers
         headers.data, headers.size = scratch.data, scratch.used
         return self.put(key, value, timestamp, number_of_headers, headers, limit)
+
+    cdef Py_ssize_t put_plain_rows(
+        self,
+        ColumnSource source,
+        const uint8_t* picked,
+        Py_ssize_t i,
+        Py_ssize_t stop,
+        int64_t timestamp,
+        Py_ssize_t limit,
+        bint checksum,
+    ) noexcept nogil:
+        """Append rows as long as they are plain and there is room; return the first that is not appended. The batch must
+        have a record already."""
+        cdef RowsIn rows
+        cdef BatchRows batch
+        if source.headers.offsets != NULL or i >= stop:
+            return i
+        rows.key, rows.value, rows.timestamp = &source.key, &source.value, &source.timestamp
+        rows.rows, rows.picked, rows.now = source.rows, picked, timestamp
+        batch.data = self.memory.data
+        batch.used = self.memory.used
+        batch.room = min(self.memory.capacity, limit)
+        batch.capacity = self.memory.capacity
+        batch.count = self.count
+        batch.base_timestamp, batch.max_timestamp = self.base_timestamp, self.max_timestamp
+        batch.sums = checksum and (self.summed_to != 0 or self.count == 1)
+        batch.summed = self.summed if self.summed_to else 0
+        batch.summed_to = self.summed_to if self.summed_to else HEADER_SIZE
+        i = put_rows(&rows, &batch, i, stop)
+        self.memory.used, self.count, self.max_timestamp = batch.used, batch.count, batch.max_timestamp
+        if batch.sums:
+            self.summed, self.summed_to = batch.summed, batch.summed_to
+        return i
 
     def records(self):
         """Return the encoded records, uncompressed."""
@@ -559,6 +608,7 @@ cdef class BatchBuilder:
         else:
             block = self.finish_packed(&frozen) if self.ahead == NULL else self.finish_ahead(&frozen)
             release(&self.memory)
+        self.summed_to = 0
         self.count = 0
         self.base_timestamp = self.max_timestamp = -1
         return memoryview(block)
@@ -588,12 +638,14 @@ cdef class BatchBuilder:
     cdef Block finish_ahead(self, Frozen* frozen):
         cdef Ahead* work = self.end_work_ahead()
         cdef Block block
+        cdef Py_ssize_t size
         if work.packed.data == NULL:
             dispose(work)
             raise_outcome(NO_MEMORY)
         block = block_of(&work.packed)
         block.writable = True
-        write_header_to(block.memory.data, block.memory.used - HEADER_SIZE, work.checksum, frozen)
+        size = block.memory.used - HEADER_SIZE
+        write_header_of_summed(block.memory.data, size, work.summed, size, frozen)
         dispose(work)
         return block
 
@@ -625,6 +677,8 @@ cdef class BatchBuilder:
         frozen.count = self.count
         frozen.base_timestamp = self.base_timestamp
         frozen.max_timestamp = self.max_timestamp
+        frozen.summed = self.summed
+        frozen.summed_size = self.summed_to - HEADER_SIZE if self.summed_to else 0
         return 0
 
     def clear(self):
@@ -632,6 +686,7 @@ cdef class BatchBuilder:
         if self.lent:
             self.refuse_change()
         self.memory.used = 0
+        self.summed_to = 0
         self.count = 0
         self.base_timestamp = self.max_timestamp = -1
 

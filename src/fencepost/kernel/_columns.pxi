@@ -311,6 +311,42 @@ cdef struct BatchFields:
     bint log_append_time
 
 
+# A checksum that is computed while the records are decoded.
+cdef struct Checksum:
+    bint is_due
+    uint32_t state
+    uint32_t expected
+
+
+cdef inline void begin_checksum(Checksum* checksum, const uint8_t* batch, uint32_t expected) noexcept nogil:
+    """Sum the header; the records follow."""
+    checksum.state = crc32c_add(CRC_START, batch + CHECKED_FROM, HEADER_SIZE - CHECKED_FROM)
+    checksum.expected = expected
+
+
+# The rows that a decoder fills, and how far it is in a batch.
+cdef struct RowsOut:
+    BytesOut* key
+    BytesOut* value
+    Memory* offset
+    Memory* timestamp
+    Memory* timestamp_type
+    int64_t start           # records with other offsets are left out
+    int64_t stop
+    int32_t seen
+    int32_t last_delta
+
+
+cdef tuple open_unchecked(object buffer, Py_ssize_t at, bint check):
+    """Open the batch without its checksum, which the caller computes if `check`."""
+    try:
+        return open_packed(buffer, at, False)
+    except CorruptBatch:
+        if check:
+            check_batch(buffer, at)  # a wrong checksum says more than what it leads to
+        raise
+
+
 cdef class ColumnDecoder:
     """A decoder of batches into columns; `take` returns the columns and starts over."""
 
@@ -369,42 +405,59 @@ cdef class ColumnDecoder:
         """Add the records with offsets start … stop−1 of the batch at `at`, and return their number; 0 for a control
         batch. If it raises, nothing was added.
         """
-        header, payload = open_batch(buffer, at, check, max_bytes, unpack)
+        header, payload = open_unchecked(buffer, at, check)
         cdef Outcome outcome
         cdef Py_ssize_t rows = self.rows
         cdef Py_buffer view
         cdef BatchFields fields
+        cdef Checksum checksum
+        cdef Lent lent
+        checksum.is_due = check and header.attributes & (CODEC_MASK | CONTROL) == NONE
+        if checksum.is_due:
+            lent = Lent(buffer)
+            begin_checksum(&checksum, <const uint8_t*> lent.view.buf + at, header.crc)
+        elif check:
+            check_batch(buffer, at)
         if header.attributes & CONTROL:
             return 0
-        fields.count = header.count
-        fields.last_offset_delta = header.last_offset_delta
-        fields.base_offset = header.base_offset
-        fields.base_timestamp = header.base_timestamp
-        fields.max_timestamp = header.max_timestamp
-        fields.log_append_time = header.attributes & LOG_APPEND_TIME
+        try:
+            payload = unpacked(header, payload, max_bytes, unpack)
+        except CorruptBatch:
+            if checksum.is_due:
+                check_batch(buffer, at)
+            raise
+        read_fields(header, &fields)
         if self.busy:
             raise BufferError("another thread is decoding into these columns")
         self.busy = True
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
             with nogil:
-                outcome = self.decode(<const uint8_t*> view.buf, view.len, &fields, start, stop)
+                outcome = self.decode(<const uint8_t*> view.buf, view.len, &fields, start, stop, &checksum)
         finally:
             PyBuffer_Release(&view)
             self.busy = False
         if outcome == TOO_LARGE:
             raise OverflowError("a column of bytes holds at most 2 GiB; call `take` more often")
+        if outcome == MALFORMED and checksum.is_due:
+            check_batch(buffer, at)
         if outcome != DONE:
             raise_outcome(outcome)
         return self.rows - rows
 
     cdef Outcome decode(
-        self, const uint8_t* payload, Py_ssize_t size, BatchFields* fields, int64_t start, int64_t stop
+        self,
+        const uint8_t* payload,
+        Py_ssize_t size,
+        BatchFields* fields,
+        int64_t start,
+        int64_t stop,
+        Checksum* checksum,
     ) noexcept nogil:
         """Add all records of a batch, or none."""
         cdef BytesOut key = self.key, value = self.value, names = self.names, values = self.values
         cdef Py_ssize_t rows = self.rows, header_offsets = self.header_offsets.used
-        cdef Outcome outcome = self.decode_records(payload, payload + size, fields, start, stop)
+        cdef Outcome outcome = self.decode_records(payload, payload + size, fields, start, stop, checksum)
         if outcome != DONE:
             truncate_bytes(&self.key, &key)
             truncate_bytes(&self.value, &value)
@@ -417,12 +470,20 @@ cdef class ColumnDecoder:
         return outcome
 
     cdef Outcome decode_records(
-        self, const uint8_t* at, const uint8_t* end, BatchFields* fields, int64_t start, int64_t stop
+        self,
+        const uint8_t* at,
+        const uint8_t* end,
+        BatchFields* fields,
+        int64_t start,
+        int64_t stop,
+        Checksum* checksum,
     ) noexcept nogil:
         cdef RawRecord record
-        cdef int32_t i, last_delta = -1
         cdef int32_t timestamp_type = 1 if fields.log_append_time else 0
-        cdef int64_t offset, timestamp
+        cdef int64_t offset
+        cdef const uint8_t* upto = end
+        cdef const uint8_t* summed = at
+        cdef RowsOut out
         cdef Outcome outcome
         # `open_batch` has checked that the payload can hold this many records, so the input limits this memory.
         if (
@@ -434,15 +495,29 @@ cdef class ColumnDecoder:
             or reserve(&self.value.data, end - at) != DONE
         ):
             return NO_MEMORY
-        for i in range(fields.count):
+        out.key, out.value, out.offset = &self.key, &self.value, &self.offset
+        out.timestamp, out.timestamp_type = &self.timestamp, &self.timestamp_type
+        out.start, out.stop, out.seen, out.last_delta = start, stop, 0, -1
+        cdef bint plain = not self.with_headers and self.key.data.used + self.value.data.used <= INT32_MAX - (end - at)
+        while out.seen < fields.count:
+            if checksum.is_due:
+                if at >= summed:
+                    upto = summed + min(<Py_ssize_t> SUMMED_AT_ONCE, end - summed)
+                    checksum.state = crc32c_add(checksum.state, summed, upto - summed)
+                    summed = upto
+            if plain:
+                at = take_rows(at, upto, end, fields, &out)
+                self.rows = self.key.rows
+                if out.seen == fields.count or upto <= at < end:
+                    continue
             at = get_record(at, end, &record)
-            if at == NULL or not last_delta < record.offset_delta <= fields.last_offset_delta:
+            if at == NULL or not out.last_delta < record.offset_delta <= fields.last_offset_delta:
                 return MALFORMED
-            last_delta = record.offset_delta
+            out.last_delta = record.offset_delta
+            out.seen += 1
             offset = fields.base_offset + record.offset_delta
             if not start <= offset < stop:
                 continue
-            timestamp = wrapping_add(fields.base_timestamp, record.timestamp_delta)
             outcome = push_bytes(&self.key, record.key)
             if outcome == DONE:
                 outcome = push_bytes(&self.value, record.value)
@@ -451,10 +526,14 @@ cdef class ColumnDecoder:
             if outcome != DONE:
                 return outcome
             put64(&self.offset, offset)
-            put64(&self.timestamp, fields.max_timestamp if fields.log_append_time else timestamp)
+            put64(&self.timestamp, time_of(fields, &record))
             put32(&self.timestamp_type, timestamp_type)
             self.rows += 1
-        return DONE if at == end else MALFORMED
+        if at != end:
+            return MALFORMED
+        if checksum.is_due and ~crc32c_add(checksum.state, summed, end - summed) != checksum.expected:
+            return MALFORMED
+        return DONE
 
     cdef Outcome push_headers(self, RawRecord* record) noexcept nogil:
         cdef const uint8_t* at = record.headers
@@ -497,83 +576,3 @@ cdef class ColumnDecoder:
         )
         self.begin()
         return columns
-
-
-# --- partitioning ---
-
-def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t keyless=-1):
-    """Return the partition of every row as 32-bit numbers: by its key, as `partition_for_key` does, or `keyless`."""
-    cdef Memory memory
-    cdef Outcome outcome = DONE
-    cdef Py_ssize_t row
-    cdef Span key
-    if partitions <= 0:
-        raise ValueError("a topic must have at least one partition")
-    memory.data = NULL
-    memory.used = memory.capacity = 0
-    with nogil:
-        outcome = reserve(&memory, 4 * source.rows)
-        for row in range(source.rows if outcome == DONE else 0):
-            if not bytes_at(&source.key, row, &key):
-                outcome = MALFORMED
-                break
-            push32(
-                &memory, keyless if key.size < 0 else (hash_key(key.data, key.size) & 0x7FFFFFFF) % partitions
-            )
-    if outcome != DONE:
-        release(&memory)
-        if outcome == MALFORMED:
-            raise ValueError(f"row {row}: the columns' buffers are inconsistent")
-        raise_outcome(outcome)
-    return block_of(&memory)
-
-
-def group_rows(chosen, int32_t partitions):
-    """Return the row numbers (32 bits), stably sorted by partition, and the list of each partition's start, with one more
-    element for the end. `chosen` has a 32-bit partition per row.
-    """
-    cdef Lent lent = Lent(chosen)
-    cdef const uint8_t* given = <const uint8_t*> lent.view.buf
-    cdef Py_ssize_t rows = lent.view.len // 4
-    cdef Py_ssize_t row, place, total = 0
-    cdef int64_t partition
-    cdef bint outside = False
-    cdef Block order = Block.__new__(Block)
-    cdef Block starts = Block.__new__(Block)
-    cdef Py_ssize_t* start
-    if partitions <= 0:
-        raise ValueError("a topic must have at least one partition")
-    if rows > INT32_MAX:
-        raise ValueError("row numbers have 32 bits")
-    cdef Py_ssize_t table = (<Py_ssize_t> partitions + 1) * sizeof(Py_ssize_t)
-    if reserve(&order.memory, 4 * rows) != DONE or reserve(&starts.memory, table) != DONE:
-        raise MemoryError
-    start = <Py_ssize_t*> starts.memory.data
-    with nogil:
-        # A counting sort: count the rows of each partition, compute the starts, then place every row. If another thread
-        # changes the partitions between the two passes the result is wrong, but there is no overrun.
-        memset(start, 0, table)
-        for row in range(rows):
-            partition = load32(given, row)
-            if not 0 <= partition < partitions:
-                outside = True
-                break
-            start[partition] += 1
-        if not outside:
-            for partition in range(partitions + 1):
-                place = start[partition]
-                start[partition] = total
-                total += place
-            for row in range(rows):
-                partition = load32(given, row)
-                if not 0 <= partition < partitions or start[partition] >= rows:
-                    outside = True
-                    break
-                place = start[partition]
-                start[partition] += 1
-                (<int32_t*> order.memory.data)[place] = <int32_t> row
-    if outside:
-        raise ValueError(f"row {row} names partition {partition} of {partitions}")
-    order.memory.used = 4 * rows
-    # Every start has moved to the partition's end, which is the start of the next one.
-    return order, [0] + [start[partition] for partition in range(partitions)]

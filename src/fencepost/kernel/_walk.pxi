@@ -51,23 +51,28 @@ cdef inline void begin_tally(Tally* tally) noexcept nogil:
     tally.timed = False
 
 
+cdef inline void note_time(Tally* tally, int64_t time) noexcept nogil:
+    tally.latest = max(tally.latest, time)
+    if time != -1 and (not tally.timed or time < tally.earliest):
+        tally.earliest = time
+        tally.timed = True
+
+
 cdef const uint8_t* tally_records(
     const uint8_t* at, const uint8_t* end, BatchFields* fields, Tally* tally
 ) noexcept nogil:
     """Tally the records from `at` on; return the end of the last one that is whole and valid."""
     cdef RawRecord record
     cdef const uint8_t* behind
-    cdef int64_t time
-    while tally.seen < fields.count:
+    while True:
+        at = tally_rows(at, end, fields, tally)
+        if tally.seen >= fields.count:
+            break
         behind = next_record(at, end, fields, &tally.last_delta, &record)
         if behind == NULL:
             break
         at = behind
-        time = time_of(fields, &record)
-        tally.latest = max(tally.latest, time)
-        if time != -1 and (not tally.timed or time < tally.earliest):
-            tally.earliest = time
-            tally.timed = True
+        note_time(tally, time_of(fields, &record))
         if record.key.size < 0:
             tally.keyless += 1
         tally.seen += 1

@@ -194,10 +194,12 @@ class BatchBuilder:
         timestamp: int,
         rows: ReadableBuffer | None = None,
         limit: int = MAX_BATCH_SIZE,
+        checksum: bool = False,
     ) -> int:
         """Append rows start … stop−1 of the columns until the batch would exceed `limit` bytes (the first record may
         have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append the rows that
-        rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added.
+        rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added. `checksum` changes
+        nothing here; compiled, it sums the records at once.
         """
         picked = range(source.rows) if rows is None else int32s(rows)
         if not 0 <= start <= stop <= len(picked):

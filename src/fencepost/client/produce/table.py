@@ -28,6 +28,7 @@ from fencepost.client.produce.ticket import Delivered, Settlement, Ticket
 from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
+from fencepost.kernel.codecs import NONE
 from fencepost.types import Milliseconds
 
 if TYPE_CHECKING:
@@ -119,11 +120,13 @@ class _TableSend(NamedTuple):
 
     def encoded(self, source: ColumnSource, partitions: Any, count: int) -> Iterator[EncodedRows]:
         """Yield encoded batches with their partitions."""
-        limit = self.options.batch_size
+        limit, plain = self.options.batch_size, self.options.codec == NONE
         for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
                 builder = BatchBuilder(limit)
-                at = builder.append_columns(source, at, stop, timestamp=self.now_ms, rows=order, limit=limit)
+                at = builder.append_columns(
+                    source, at, stop, timestamp=self.now_ms, rows=order, limit=limit, checksum=plain
+                )
                 yield EncodedRows(partition, builder)
 
 
@@ -198,14 +201,17 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
     import pyarrow.compute as pc
 
     lengths = [
-        pc.fill_null(pc.binary_length(chunk.column(name)), 0)
+        pc.binary_length(chunk.column(name))
         for name in ("key", "value")
         if name in chunk.schema.names and chunk.column(name).null_count < chunk.num_rows
     ]
     if not lengths:
         return
-    both = lengths[0] if len(lengths) == 1 else pc.add(lengths[0].cast("int64"), lengths[1].cast("int64"))
-    largest = pc.max(both).as_py() + RECORD_OVERHEAD
+    bound = sum(pc.max(length).as_py() or 0 for length in lengths) + RECORD_OVERHEAD
+    if bound + HEADER_SIZE <= max_request_size:
+        return  # the largest key and the largest value would fit together
+    both = [pc.fill_null(length, 0).cast("int64") for length in lengths]
+    largest = pc.max(both[0] if len(both) == 1 else pc.add(*both)).as_py() + RECORD_OVERHEAD
     if largest + HEADER_SIZE > max_request_size:
         raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
 
@@ -228,6 +234,8 @@ def _choose(
         chosen = pa.array([options.partitioner(key, count) for key in as_bytes], pa.int32())
     else:
         block = partition_rows(source, count, keyless=-1)
+        if _all_by_key(chunk) and queues.owned(topic) is None:
+            return block
         chosen = pa.Array.from_buffers(pa.int32(), chunk.num_rows, [None, pa.py_buffer(block)])
     named = chunk.column("partition").cast(pa.int32()) if "partition" in chunk.schema.names else None
     if (owned := queues.owned(topic)) is not None:
@@ -242,6 +250,12 @@ def _choose(
         chosen = pc.if_else(pc.equal(chosen, -1), keyless, chosen)
     _check_partitions(chosen, count)
     return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]
+
+
+def _all_by_key(chunk: pa.RecordBatch) -> bool:
+    """Tell if every row has a key, and none names a partition."""
+    names = chunk.schema.names
+    return "key" in names and "partition" not in names and chunk.column("key").null_count == 0
 
 
 def _check_owned(chosen: pa.Array, topic: str, owned: frozenset[int], count: int) -> None:
