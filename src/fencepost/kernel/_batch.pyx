@@ -46,6 +46,7 @@ cdef extern from "_native.h" nogil:
     void give_memory(uint8_t* data, size_t capacity)
     void prepare_crc32c()
     uint32_t crc32c_of(const uint8_t* data, size_t size, int by_table)
+    const uint32_t CRC_START "FENCEPOST_CRC_START"
     uint32_t crc32c_add(uint32_t state, const uint8_t* data, size_t size)
     uint32_t crc32c_join(uint32_t state, uint32_t piece, size_t size)
     void prefetch(const void* at)
@@ -78,7 +79,6 @@ cdef enum:
     WORTH_LETTING_GO_PLAIN = 2097152    # only to checksum or copy, at some 20 GB/s
     WORTH_WORKING_AHEAD = 65536         # to have another thread compress
 
-cdef uint32_t CRC_START = 0xFFFFFFFF
 cdef object RecordType = _Record
 cdef object ScanType = _Scan
 cdef object SiftedType = _Sifted
