@@ -6,6 +6,7 @@ several Produce requests ahead and takes the answers as they come, or asks for t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Self
 
 from fencepost.client.cluster.addresses import Address
@@ -13,6 +14,7 @@ from fencepost.client.cluster.blocking import BlockingConnection, raise_for
 from fencepost.client.cluster.handshake import choose_version
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.kernel import Buffer
+from fencepost.types import TopicPartition
 from fencepost.wire import hot
 from fencepost.wire.apis import FETCH_BY_NAME, Key
 
@@ -40,15 +42,28 @@ class BatchChannel(BlockingConnection):
 
     def send_batch(self, topic: str, partition: int, batch: Buffer, name: str | None) -> None:
         """Send one batch; `receive_produced` returns the answer. `name` is the transactional id, if any."""
-        wanted = [hot.ProduceTopic(topic, None, [hot.ProducePartition(partition, memoryview(batch))])]
+        self.send_batches({TopicPartition(topic, partition): batch}, name)
+
+    def send_batches(self, batches: Mapping[TopicPartition, Buffer], name: str | None) -> None:
+        """Send a batch for each of these partitions in one request; `receive_all_produced` returns the answers."""
+        topics: dict[str, list[hot.ProducePartition]] = {}
+        for (topic, partition), batch in batches.items():
+            topics.setdefault(topic, []).append(hot.ProducePartition(partition, memoryview(batch)))
+        wanted = [hot.ProduceTopic(topic, None, partitions) for topic, partitions in topics.items()]
         version = choose_version(self.address, self.versions, Key.PRODUCE, NEWEST_PRODUCE)
         request = hot.ProduceRequest(name, -1, 30_000, wanted)
         self.send(Key.PRODUCE, version, hot.encode_produce_request(version, request))
 
     def receive_produced(self) -> hot.ProducedPartition:
         """Return the answer to the oldest batch without one."""
+        ((_, answer),) = self.receive_all_produced()
+        return answer
+
+    def receive_all_produced(self) -> list[tuple[str | None, hot.ProducedPartition]]:
+        """Return the answers to the oldest request without them, each with its topic."""
         version, body = self.receive()
-        return hot.decode_produce_response(version, body).topics[0].partitions[0]
+        topics = hot.decode_produce_response(version, body).topics
+        return [(topic.name, partition) for topic in topics for partition in topic.partitions]
 
     def send_fetch(
         self, topic: str, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int, committed: bool

@@ -75,8 +75,22 @@ class LeaderChannels(Closing):
         self._open: dict[Address, BatchChannel] = {}
 
     def to_leader(self, where: TopicPartition) -> BatchChannel:
-        (leader,) = self.routes.leaders(where.topic, [where.partition])
-        address = Address(leader.host, leader.port)
+        (channel,) = self.to_leaders([where])
+        return channel
+
+    def to_leaders(self, targets: Iterable[TopicPartition]) -> dict[BatchChannel, list[TopicPartition]]:
+        """Return a channel to each leader of these partitions, with those that it leads."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in targets:
+            by_topic.setdefault(topic, []).append(partition)
+        found: dict[BatchChannel, list[TopicPartition]] = {}
+        for topic, partitions in by_topic.items():
+            for leader, led in self.routes.leaders(topic, partitions).items():
+                channel = self._to(Address(leader.host, leader.port))
+                found.setdefault(channel, []).extend(TopicPartition(topic, partition) for partition in led)
+        return found
+
+    def _to(self, address: Address) -> BatchChannel:
         if address not in self._open:
             self._open[address] = BatchChannel.open(address, self.routes.settings)
         return self._open[address]

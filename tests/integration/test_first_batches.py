@@ -1,0 +1,59 @@
+"""The first batches of a transaction's partitions go in one request, and each is there once, whatever the line does."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from fencepost.client.admin import Admin
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.coordinator import Transactional
+from fencepost.client.transactions.first_batches import write_first_batches
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.kernel import encode_batch
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted.fates import Api, Fate
+from fencepost.types import TopicPartition
+from tests.integration.conftest import TestedServer
+from tests.support.committed import committed_values
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+PARTITIONS = 3
+
+
+@pytest.mark.parametrize("fate", [Fate.ANSWER, Fate.CUT, Fate.LOSE, Fate.DUPLICATE])
+def test_first_batches_of_all_partitions_are_there_once(server: TestedServer, name: str, fate: Fate) -> None:
+    """PIPE-2."""
+    topics = [f"{name}-a", f"{name}-b"]
+    with ExitStack() as stack:
+        admin = stack.enter_context(Admin(server.address))
+        proxy = stack.enter_context(Proxy(server.address))
+        routes = stack.enter_context(Routes(ClientSettings.of(proxy.address)))
+        channels = stack.enter_context(LeaderChannels(routes))
+        for topic in topics:
+            admin.create_topic(topic, PARTITIONS)
+        wanted = [TopicPartition(topic, partition) for topic in topics for partition in range(PARTITIONS)]
+        batches = {where: encode_batch([(None, str(where).encode(), 0, None)] * 2) for where in wanted}
+        name_of_it = Transactional(routes, f"{name}-id")
+        identity = name_of_it.init(60_000)
+        name_of_it.add_partitions(identity, wanted)
+        transaction = SharedTransaction(name_of_it.name, identity)
+        proxy.next(Api.PRODUCE, fate)
+        confirmed = write_first_batches(channels, transaction, batches)
+        if fate is Fate.ANSWER and server.name == "fencepost":  # Apache Kafka may answer `again` while it verifies
+            assert confirmed == dict.fromkeys(wanted, 1)
+        if fate in (Fate.CUT, Fate.LOSE):
+            assert confirmed == {}
+        for where in wanted:
+            if where not in confirmed:
+                writer = PartitionWriter(channels, transaction, where)
+                writer.write(batches[where])
+                assert writer.finish() == 1
+        name_of_it.end(identity, commit=True)
+        name_of_it.end(identity, commit=True)
+    for topic in topics:
+        expected = [str(TopicPartition(topic, partition)).encode() for partition in range(PARTITIONS) for _ in "12"]
+        assert committed_values(server.address, topic) == expected
