@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support.committed import committed, committed_values
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
@@ -293,31 +292,55 @@ def test_a_sink_called_twice_for_a_batch_says_so_and_a_repeated_batch_is_skipped
     assert Counter(map(int, committed_values(ours, target))) == Counter(range(30))
 
 
-@pytest.mark.parametrize("how", ["task fails", "worker is killed"])
-def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
-    spark: SparkSession, servers: str, name: str, tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PIPE-4: the second attempt repeats nothing and leaves nothing out."""
+@pytest.fixture(params=["files", "storage"])
+def kept_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where frozen batches are kept: in files, as with every local master, or in Spark's storage, as on a cluster."""
+    if request.param == "storage":
+        monkeypatch.setattr("fencepost.spark.spool.Spool.is_possible", lambda _spark: False)
+    return str(request.param)
+
+
+def after_each_answer(monkeypatch: pytest.MonkeyPatch, kept_in: str, act: Callable[[], None]) -> None:
+    """Let tasks that publish call `act` when they have written a target partition."""
     from fencepost.spark import publish as publishing
 
-    create(servers, name, partitions=2)
-    marker = tmp_path / "failed"
-    original = publishing.publish_rows
+    name = "publish_files" if kept_in == "files" else "publish_rows"
+    original = getattr(publishing, name)
 
-    def failing(*arguments: Any) -> Any:
+    def acting(*arguments: Any) -> Any:
         publish = original(*arguments)
 
-        def publish_and_fail(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for answer in publish(rows):  # what the attempt has written is in the log by now
-                if _once(marker):
-                    if how == "task fails":
-                        raise RuntimeError("this attempt fails")
-                    os.kill(os.getpid(), signal.SIGKILL)
+        def publish_and_act(given: Any) -> Iterator[Any]:
+            for answer in publish(given):  # what the attempt has written is in the log by now
+                act()
                 yield answer
 
-        return publish_and_fail
+        return publish_and_act
 
-    monkeypatch.setattr(publishing, "publish_rows", failing)
+    monkeypatch.setattr(publishing, name, acting)
+
+
+@pytest.mark.parametrize("how", ["task fails", "worker is killed"])
+def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
+    spark: SparkSession,
+    servers: str,
+    name: str,
+    tmp_path: Path,
+    how: str,
+    kept_in: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PIPE-4: the second attempt repeats nothing and leaves nothing out."""
+    create(servers, name, partitions=2)
+    marker = tmp_path / "failed"
+
+    def fail() -> None:
+        if _once(marker):
+            if how == "task fails":
+                raise RuntimeError("this attempt fails")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    after_each_answer(monkeypatch, kept_in, fail)
     report = fencepost.spark.write(
         numbers(spark, 4_000), servers, topic=name, job=name, driver_bytes=0, batch_bytes=4_000
     )
@@ -327,31 +350,21 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
 
 
 def test_a_query_stopped_while_publishing_gives_up_the_batch_and_writes_it_later(
-    spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, ours: str, name: str, tmp_path: Path, kept_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-4: `stop` cancels the job. That is no failure that another attempt cures, and Spark waits for the sink."""
-    from fencepost.spark import publish as publishing
-
     source, target, marker = f"{name}-in", f"{name}-out", tmp_path / "publishing"
     fill(spark, ours, source, 300)
     create(ours, target)
-    original = publishing.publish_rows
 
-    def stuck(*arguments: Any) -> Any:
-        publish = original(*arguments)
-
-        def publish_and_wait(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for answer in publish(rows):
-                if _once(marker):
-                    time.sleep(600)  # until Spark kills this task
-                yield answer
-
-        return publish_and_wait
+    def get_stuck() -> None:
+        if _once(marker):
+            time.sleep(600)  # until Spark kills this task
 
     steps: list[str] = []
     df = stream(spark, ours, source).select("key", "value")
     with monkeypatch.context() as patched:
-        patched.setattr(publishing, "publish_rows", stuck)
+        after_each_answer(patched, kept_in, get_stuck)
         sink = fencepost.spark.Sink(ours, topic=target, name=name, driver_bytes=0, on_step=steps.append)
         query = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         deadline = time.monotonic() + 120
@@ -418,6 +431,7 @@ def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_t
 ) -> None:
     """PIPE-5: as from a topic of three partitions to one of three or six; PIPE-2: order is kept either way."""
     from fencepost.spark import publish as publishing
+    from fencepost.spark.spool import Spool
 
     source, target = f"{name}-in", f"{name}-out"
     fill(spark, ours, source, 3_000)
@@ -430,7 +444,8 @@ def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_t
         return original(frozen, manifest, tasks)
 
     monkeypatch.setattr(publishing, "_by_target", counted)
-    monkeypatch.setattr("fencepost.spark.tuning._ROWS_OF_ANY_SIZE", 100)
+    monkeypatch.setattr(Spool, "is_possible", lambda _spark: False)
+    monkeypatch.setattr("fencepost.spark.tuning._SHORT_ROWS", 100)
     sink = fencepost.spark.Sink(ours, topic=target, name=name, driver_bytes=0, batch_bytes=2_000)
     run(stream(spark, ours, source).selectExpr(key, "value"), sink, tmp_path / "checkpoint")
     sink.close()
@@ -443,6 +458,50 @@ def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_t
         for digit in range(10):
             of_key = [int(message.value()) for message in found if message.key() == str(digit).encode()]
             assert of_key == list(range(digit, 3_000, 10))
+
+
+def test_files_of_frozen_batches_are_gone_when_the_micro_batch_is_over(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-2: by key from four tasks to three partitions, in order; PIPE-5: without a trace on the disk."""
+    create(ours, name, partitions=3)
+    monkeypatch.setattr(spark.sparkContext, "_temp_dir", str(tmp_path))
+    seen: list[int] = []
+
+    def look(step: str) -> None:
+        if step == "publish":
+            seen.append(len(list(tmp_path.glob("*/*"))))
+
+    df = numbers(spark, 4_000)
+    report = fencepost.spark.write(df, ours, topic=name, job=name, driver_bytes=0, batch_bytes=4_000, on_step=look)
+    assert (report.published_by, report.partitions) == ("tasks", 3)
+    assert seen == [df.rdd.getNumPartitions()]
+    assert list(tmp_path.iterdir()) == []
+    found = committed(ours, name)
+    assert Counter(int(message.value()) for message in found) == Counter(range(4_000))
+    for digit in range(10):
+        of_key = [int(message.value()) for message in found if message.key() == str(digit).encode()]
+        assert of_key == list(range(digit, 4_000, 10))
+
+
+def test_rows_longer_than_expected_are_read_again_and_written_once(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path
+) -> None:
+    """PIPE-5: while their size is not known, Spark leaves the content of long rows out."""
+    from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+    create(ours, name)
+    once, passes = "x" * 20_000, spark.sparkContext.accumulator(0)
+
+    def counted(number: int) -> str:
+        passes.add(1)
+        return once if number == 1_500 else str(number)
+
+    df = spark.range(0, 2_000, 1, 2).select(F.udf(counted, "string").asNondeterministic()("id").alias("value"))
+    report = fencepost.spark.write(df, ours, topic=name, job=name, driver_bytes=0)
+    assert (report.rows, report.attempts, passes.value) == (2_000, 1, 4_000)
+    expected = Counter(str(number) for number in range(2_000) if number != 1_500) + Counter([once])
+    assert Counter(value.decode() for value in committed_values(ours, name)) == expected
 
 
 def test_rows_without_a_key_are_spread_over_all_partitions_by_many_small_batches(
@@ -465,23 +524,27 @@ def test_rows_without_a_key_are_spread_over_all_partitions_by_many_small_batches
 
 
 def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
-    spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, ours: str, name: str, kept_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PIPE-2: the frozen blocks are lost between freeze and publish, and random rows differ when computed anew."""
+    """PIPE-2: the frozen batches are lost between freeze and publish, and random rows differ when computed anew."""
     from fencepost.spark import publish as publishing
 
     create(ours, name)
     df = spark.range(0, 2_000, 1, 4).selectExpr("cast(uuid() as string) value")
     lost: list[bool] = []
-    original = publishing.by_tasks
+    by = "from_files" if kept_in == "files" else "by_tasks"
+    original = getattr(publishing, by)
 
-    def losing(frozen: DataFrame, *arguments: Any) -> None:
+    def losing(kept: Any, settings: Any, transaction: Any, manifest: Any) -> None:
         if not lost:
             lost.append(True)
-            frozen.unpersist(blocking=True)
-        original(frozen, *arguments)
+            if kept_in == "files":
+                Path(manifest.places[min(manifest.places)][0].file).unlink()
+            else:
+                kept.unpersist(blocking=True)
+        original(kept, settings, transaction, manifest)
 
-    monkeypatch.setattr(publishing, "by_tasks", losing)
+    monkeypatch.setattr(publishing, by, losing)
     report = fencepost.spark.write(df, ours, topic=name, job=name, driver_bytes=0)
     assert report.attempts == 2
     found = committed_values(ours, name)

@@ -15,6 +15,7 @@ steps out against a cluster. Only the modules here know Spark:
     option_values.py                 numbers, times and truth values in options
     origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
     freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
+    few.py, spool.py                 a few rows, which the driver encodes; frozen batches in files of a local master
     readiness.py, permissions.py     checks before a job; the permissions that a sink needs
     tuning.py, workers.py, java.py   Spark's settings, its workers' Python, its Java
     shipping.py                      readers and writers on their way to the workers

@@ -40,6 +40,9 @@ _KINDS: Final = {
     "timestamp": ("timestamp",),
 }
 _BYTES: Final = ("key", "value")
+_OF_ANY_SIZE: Final = ("key", "value", "topic")
+LONG: Final = "long"
+"""The column of `short_only` that marks rows without their content."""
 
 
 def is_connect(given: Any) -> bool:
@@ -92,6 +95,14 @@ def normalised(df: DataFrame, *, topic: str | None, keep_timestamps: bool) -> Da
             for name, column in chosen.items()
         )
     )
+
+
+def short_only(rows: DataFrame, longest: int) -> DataFrame:
+    """Leave the content out of normalised rows with more than `longest` bytes, and say which they are (LONG)."""
+    sizes = [f"coalesce(octet_length({name}), 0)" for name in rows.columns if name in _OF_ANY_SIZE]
+    is_long = f"{' + '.join(['0L', *sizes])} > {longest}"
+    short = [f"if({is_long}, null, {name}) {name}" if name in _OF_ANY_SIZE else name for name in rows.columns]
+    return rows.selectExpr(*short, f"{is_long} {LONG}")
 
 
 def normalised_rows(rows: pa.RecordBatch, chosen: Mapping[str, str]) -> pa.RecordBatch:

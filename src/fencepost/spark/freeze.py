@@ -1,9 +1,9 @@
 """Freezing: the rows of a micro-batch are encoded into record batches once, before any of them is published.
 
 Spark retries and re-runs tasks silently, and recomputed rows may differ. So one pass partitions and encodes the rows,
-Spark's storage keeps the encoded batches, and the driver collects the *manifest*: for every target partition the
-ordered list of (map partition, number, records, size, checksum). Before a batch is published it is compared with the
-manifest; a difference raises `Poisoned`.
+Spark's storage or files (`spool.py`) keep the encoded batches, and the driver collects the *manifest*: for every target
+partition the ordered list of (map partition, number, records, size, checksum). Before a batch is published it is
+compared with the manifest; a difference raises `Poisoned`.
 
 Rows keep their order within a map partition, and the batches of a target partition are published in the order (map
 partition, number). So records of one key stay in the order of the DataFrame.
@@ -27,6 +27,8 @@ from fencepost.core.staging import Staged
 from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
+from fencepost.spark.columns import LONG
+from fencepost.spark.spool import Place, SpoolWriter
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,8 +44,14 @@ MANIFEST_COLUMNS: Final = (
     *("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small", "inline"),
 )
 
+SPOOLED_SCHEMA: Final = SCHEMA.replace("payload binary", "file string, at bigint")
+"""The same where the batches are in files (`spool.py`)."""
+SPOOLED_COLUMNS: Final = (*MANIFEST_COLUMNS, "file", "at")
+
 UNASKED: Final = -1
 """The partition in a manifest row that only names a topic."""
+TOO_LONG: Final = -2
+"""The partition in a manifest row that only says: a row came without its content (`columns.short_only`)."""
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
@@ -124,6 +132,10 @@ class Manifest:
     unasked: frozenset[str] = frozenset()
     """Topics that rows name and that were not looked up yet. If there are any, their rows are missing here: look them
     up and freeze again."""
+    lacks_content: bool = False
+    """Rows were longer than expected, and their content is missing here: freeze again."""
+    places: Mapping[TopicPartition, tuple[Place, ...]] | None = None
+    """The places of the encoded batches, if they are in files."""
 
     @property
     def records(self) -> int:
@@ -411,24 +423,39 @@ def _numbers(partitions: pa.Array) -> Any:
     return partitions.cast(pa.int32()).fill_null(pa.scalar(-1, pa.int32())).to_numpy(zero_copy_only=False)
 
 
-def freeze_rows(encoding: Encoding) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that Spark maps over the rows' Arrow batches; its result has the columns of SCHEMA."""
+def freeze_rows(
+    encoding: Encoding, folder: str | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that Spark maps over the rows' Arrow batches; its result has the columns of SCHEMA, or with a
+    `folder` for the batches those of SPOOLED_SCHEMA."""
 
     def freeze(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         map_partition = context.partitionId() if context is not None else 0
-        yield from _rows_of(encoded_batches(encoding, map_partition, batches), map_partition, encoding.small_bytes)
+        encoded = encoded_batches(encoding, map_partition, batches)
+        if folder is None:
+            yield from _rows_of(encoded, map_partition, encoding.small_bytes)
+        else:
+            yield from _spooled(encoded, map_partition, encoding.small_bytes, folder)
 
     return freeze
 
 
 def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Frozen]:
     encoder = Encoder(encoding, map_partition)
+    lacks_content = False
     for rows in batches:
-        yield from encoder.add(rows)
-    yield from encoder.finish()
+        if LONG in rows.schema.names:
+            lacks_content = lacks_content or rows.column(LONG).true_count > 0
+            rows = rows.select([name for name in rows.schema.names if name != LONG])
+        if not lacks_content:  # else the rest is read for Spark's sake, which would end the worker
+            yield from encoder.add(rows)
+    if lacks_content:
+        yield Frozen(TopicPartition("", TOO_LONG), 0, 0, 0, 0, bytearray())
+    else:
+        yield from encoder.finish()
 
 
 def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -447,27 +474,63 @@ def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> 
         yield _as_rows(held, map_partition, small=True)
 
 
+def _spooled(frozen: Iterator[Frozen], map_partition: int, small_bytes: int, folder: str) -> Iterator[pa.RecordBatch]:
+    """Write encoded batches to a file, and yield one Arrow batch that describes them all."""
+    import pyarrow as pa
+
+    kept: list[Frozen] = []
+    places: list[Place] = []
+    size = 0
+    with SpoolWriter(folder) as file:
+        for batch in frozen:
+            size += batch.size
+            places.append(file.put(batch.payload))
+            kept.append(batch if size <= small_bytes else batch._replace(payload=bytearray()))
+    if not kept:
+        return
+    small = size <= small_bytes
+    inline = _binary([batch.payload for batch in kept]) if small else pa.nulls(len(kept), pa.binary())
+    yield pa.RecordBatch.from_arrays(
+        [
+            *_described_batches(kept, map_partition, small=small),
+            inline,
+            pa.array([place.file for place in places], pa.string()),
+            pa.array([place.at for place in places], pa.int64()),
+        ],
+        names=list(SPOOLED_COLUMNS),
+    )
+
+
 def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.RecordBatch:
     import pyarrow as pa
 
-    rows = len(frozen)
-    payloads, nothing = _binary([batch.payload for batch in frozen]), pa.nulls(rows, pa.binary())
+    payloads, nothing = _binary([batch.payload for batch in frozen]), pa.nulls(len(frozen), pa.binary())
     return pa.RecordBatch.from_arrays(
         [
-            pa.array([batch.where.topic for batch in frozen], pa.string()),
-            pa.array([batch.where.partition for batch in frozen], pa.int32()),
-            pa.repeat(pa.scalar(map_partition, pa.int32()), rows),
-            pa.array([batch.number for batch in frozen], pa.int32()),
-            pa.array([batch.records for batch in frozen], pa.int32()),
-            pa.array([batch.size for batch in frozen], pa.int32()),
-            pa.array([batch.checksum for batch in frozen], pa.int64()),
-            pa.repeat(pa.scalar(small, pa.bool_()), rows),
+            *_described_batches(frozen, map_partition, small=small),
             payloads if small else nothing,
             # A small task fills both columns: only after all tasks does the driver know who publishes.
             payloads,
         ],
         names=[*MANIFEST_COLUMNS, "payload"],
     )
+
+
+def _described_batches(frozen: list[Frozen], map_partition: int, *, small: bool) -> list[pa.Array]:
+    """Return the columns of the manifest that come before `inline`."""
+    import pyarrow as pa
+
+    rows = len(frozen)
+    return [
+        pa.array([batch.where.topic for batch in frozen], pa.string()),
+        pa.array([batch.where.partition for batch in frozen], pa.int32()),
+        pa.repeat(pa.scalar(map_partition, pa.int32()), rows),
+        pa.array([batch.number for batch in frozen], pa.int32()),
+        pa.array([batch.records for batch in frozen], pa.int32()),
+        pa.array([batch.size for batch in frozen], pa.int32()),
+        pa.array([batch.checksum for batch in frozen], pa.int64()),
+        pa.repeat(pa.scalar(small, pa.bool_()), rows),
+    ]
 
 
 def _binary(cells: list[bytearray]) -> pa.Array:
@@ -483,11 +546,25 @@ def _binary(cells: list[bytearray]) -> pa.Array:
     )
 
 
+def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
+    """Build the manifest of batches that this process has encoded and will publish, in their order."""
+    batches: dict[TopicPartition, list[ManifestEntry]] = {}
+    payloads: dict[TopicPartition, list[Buffer]] = {}
+    for where, number, records, size, checksum, payload in frozen:
+        batches.setdefault(where, []).append(ManifestEntry(0, number, records, size, checksum))
+        payloads.setdefault(where, []).append(payload)
+    return Manifest(
+        {where: tuple(entries) for where, entries in batches.items()},
+        {where: tuple(contents) for where, contents in payloads.items()},
+    )
+
+
 def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
     """Build the manifest from the collected rows (MANIFEST_COLUMNS)."""
     rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
     unasked = frozenset(row.topic for row in rows if row.partition == UNASKED)
-    rows = [row for row in rows if row.partition != UNASKED]
+    lacks_content = any(row.partition == TOO_LONG for row in rows)
+    rows = [row for row in rows if row.partition >= 0]
     by_target: dict[TopicPartition, list[Any]] = {}
     for row in rows:
         by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
@@ -502,4 +579,8 @@ def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
         },
         {where: tuple(row.inline for row in found) for where, found in by_target.items()} if small else None,
         unasked,
+        lacks_content,
+        {where: tuple(Place(row.file, row.at) for row in found) for where, found in by_target.items()}
+        if rows and hasattr(rows[0], "file")
+        else None,
     )

@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.transactions.first_batches import write_first_batches
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.kernel import Buffer
 from fencepost.spark import tuning
 from fencepost.spark.freeze import Manifest, ManifestEntry, compare
+from fencepost.spark.spool import Place, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _THREADS: Final = 4
+_ONE_REQUEST: Final = 1 << 20
+"""Bytes of batches that go in one request."""
 RESULT: Final = (
     "topic string, partition int, last_sequence bigint, repeated int, poisoned boolean, code int, error string"
 )
+_NOWHERE: Final = TopicPartition("", -1)
 _COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
+
+_Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, Place]]]]"
+"""The target partitions of one task, with their batches in order."""
+
+
+class PublishedPartition(NamedTuple):
+    """What a task says of a target partition: the columns of RESULT."""
+
+    topic: str
+    partition: int
+    last_sequence: int = -1
+    repeated: int = 0
+    poisoned: bool = False
+    code: int = 0
+    error: str | None = None
 
 
 def by_driver(
     links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None
 ) -> None:
-    """Publish one target partition after the other. `stage`: the topic of staged batches."""
+    """Publish one target partition after the other, or all at once if they are small. `stage`: the topic of staged
+    batches."""
     assert manifest.payloads is not None
     entries = [entry for where in manifest.payloads for entry in manifest.batches[where]]
     payloads = [payload for payloads in manifest.payloads.values() for payload in payloads]
     read = contents(links.routes, stage, entries, payloads)  # of all targets, over the same connections
+    if len(manifest.payloads) > 1 and len(payloads) == len(manifest.payloads) and manifest.size <= _ONE_REQUEST:
+        _publish_at_once(links, transaction, manifest, read)
+        return
     for where in manifest.payloads:
         writer = PartitionWriter(links, transaction, where, fresh=True)
         for entry in manifest.batches[where]:
             content = next(read)
             compare(where, entry, entry, content)
             writer.write(bytearray(content))
+        writer.finish()
+
+
+def _publish_at_once(
+    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, read: Iterator[Buffer]
+) -> None:
+    """Publish one batch per target partition."""
+    batches: dict[TopicPartition, bytearray] = {}
+    for where in manifest.payloads or ():
+        (entry,) = manifest.batches[where]
+        content = next(read)
+        compare(where, entry, entry, content)
+        batches[where] = bytearray(content)
+    confirmed = write_first_batches(links, transaction, batches)
+    for where in batches.keys() - confirmed.keys():
+        writer = PartitionWriter(links, transaction, where)
+        writer.write(batches[where])
         writer.finish()
 
 
@@ -68,6 +110,26 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTra
     arranged = _arranged(frozen.select(*_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
         found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
+    _check(found, manifest)
+
+
+def from_files(
+    spark: SparkSession, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest
+) -> None:
+    """Publish the batches of files of this machine, each target partition in one task; raise unless every batch was
+    published."""
+    assert manifest.places is not None
+    tasks = max(1, min(len(manifest.batches), spark.sparkContext.defaultParallelism))
+    targets = [
+        (where, list(zip(manifest.batches[where], manifest.places[where], strict=True))) for where in manifest.batches
+    ]
+    shares = [targets[first::tasks] for first in range(tasks)]
+    publish = publish_files(settings, transaction)
+    _check(spark.sparkContext.parallelize(shares, tasks).flatMap(publish).collect(), manifest)
+
+
+def _check(found: Sequence[PublishedPartition], manifest: Manifest) -> None:
+    """Raise unless every batch was published."""
     for row in found:
         if row.poisoned:
             raise Poisoned(row.error)
@@ -112,12 +174,25 @@ def publish_rows(
     rows, because exceptions reach the driver as text. It raises all others, so that Spark runs the task again."""
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with Routes(settings) as routes:
-            links = LeaderChannels(routes)
-            try:
-                yield from _publish(links, transaction, expected, _entries(rows))
-            finally:
-                links.close()
+        with Routes(settings) as routes, LeaderChannels(routes) as links:
+            for answer in _publish(links, transaction, expected, _entries(rows)):
+                yield _as_row(answer)
+
+    return publish
+
+
+def publish_files(
+    settings: ClientSettings, transaction: SharedTransaction
+) -> Callable[[_Share], list[PublishedPartition]]:
+    """Return the function that Spark maps over the shares of the manifest; as `publish_rows`."""
+
+    def publish(share: _Share) -> list[PublishedPartition]:
+        expected = {where: [entry for entry, _ in entries] for where, entries in share}
+        with Routes(settings) as routes, LeaderChannels(routes) as links, SpoolReader() as files:
+            entries = (
+                (where, entry, files.read(place, entry.size)) for where, entries in share for entry, place in entries
+            )
+            return list(_publish(links, transaction, expected, entries))
 
     return publish
 
@@ -138,7 +213,7 @@ def _publish(
     transaction: SharedTransaction,
     expected: Any,
     entries: Iterator[tuple[TopicPartition, ManifestEntry, Any]],
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[PublishedPartition]:
     where: TopicPartition | None = None
     writer: PartitionWriter | None = None
     at = 0
@@ -152,45 +227,26 @@ def _publish(
             assert writer is not None
             wanted = expected.get(target, ())
             compare(target, wanted[at] if at < len(wanted) else None, entry, memoryview(payload))
-            writer.write(bytearray(payload))
+            writer.write(payload if isinstance(payload, bytearray) else bytearray(payload))
             at += 1
         if writer is not None and where is not None:
             yield _result(where, writer)
     except Poisoned as error:
-        yield _answer(where, poisoned=True, error=str(error))
+        yield PublishedPartition(*(where or _NOWHERE), poisoned=True, error=str(error))
     except FencepostError as error:
         # The driver explains a topic that was deleted; another attempt would only wait again.
         if error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
-        yield _answer(where, code=error.code, error=error.reason)
+        yield PublishedPartition(*(where or _NOWHERE), code=int(error.code), error=error.reason)
 
 
-def _result(where: TopicPartition, writer: PartitionWriter) -> pa.RecordBatch:
-    last = writer.finish()
-    return _answer(where, last_sequence=last, repeated=writer.repeated)
+def _result(where: TopicPartition, writer: PartitionWriter) -> PublishedPartition:
+    return PublishedPartition(*where, last_sequence=writer.finish(), repeated=writer.repeated)
 
 
-def _answer(
-    where: TopicPartition | None,
-    *,
-    last_sequence: int = -1,
-    repeated: int = 0,
-    poisoned: bool = False,
-    code: int = 0,
-    error: str | None = None,
-) -> pa.RecordBatch:
+def _as_row(answer: PublishedPartition) -> pa.RecordBatch:
     import pyarrow as pa
 
-    topic, partition = where or ("", -1)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([topic], pa.string()),
-            pa.array([partition], pa.int32()),
-            pa.array([last_sequence], pa.int64()),
-            pa.array([repeated], pa.int32()),
-            pa.array([poisoned], pa.bool_()),
-            pa.array([int(code)], pa.int32()),
-            pa.array([error], pa.string()),
-        ],
-        names=["topic", "partition", "last_sequence", "repeated", "poisoned", "code", "error"],
-    )
+    kinds = (pa.string(), pa.int32(), pa.int64(), pa.int32(), pa.bool_(), pa.int32(), pa.string())
+    cells = [pa.array([cell], kind) for cell, kind in zip(answer, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(cells, names=list(answer._fields))

@@ -4,8 +4,8 @@ All tasks of a micro-batch share one transaction, which is open only while they 
 the next step, and this module carries it out: fence, look, freeze, publish, commit.
 
 The driver collects small micro-batches with their manifest and publishes them itself, because a second Spark job would
-cost more than it saves. Tasks publish large ones, one task per target partition; if several map partitions have rows
-for the same target partition, Spark shuffles the frozen batches first.
+cost more than it saves; a few rows it also encodes (`few.py`). Tasks publish large ones, one task per target partition;
+if several map partitions have rows for the same target partition, Spark shuffles the frozen batches first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
@@ -25,21 +26,26 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import Compression
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
-from fencepost.client.transactions.targets import describe, describe_all, reached
+from fencepost.client.transactions.targets import Target, describe, describe_all, reached
 from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publish, tuning
+from fencepost.spark.few import FewRowsGuess, collect_few
 from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
     SCHEMA,
+    SPOOLED_SCHEMA,
     ChoosePartitions,
     Encoding,
     Manifest,
+    encoded_batches,
     freeze_rows,
     manifest_of,
+    manifest_of_frozen,
 )
 from fencepost.spark.origin import is_stopped, origin_of, query_of
+from fencepost.spark.spool import Spool
 from fencepost.spark.workers import use_this_python
 from fencepost.types import TopicPartition
 
@@ -188,6 +194,9 @@ class Sink:
         """The encoded size of a row in the last non-empty micro-batch."""
         self.expects_little = False
         """The driver published the last micro-batch, so it will probably publish the next one too."""
+        self.expects_few = FewRowsGuess()
+        self.has_long_rows = False
+        """A row was longer than `tuning.LONGEST_SHORT_ROW` when Spark was told that none is."""
         self._one_at_a_time = threading.Lock()
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
@@ -272,12 +281,53 @@ class _DataFrameBatch(MicroBatch):
         self.sink = sink
         self._df = df
         self._frozen: DataFrame | None = None
+        self._spool: Spool | None = None
         self._larger_rows = False
         """Arrow batches that were limited by rows alone were too large."""
 
     def freeze(self, position: str) -> Manifest:
-        options = self.sink.options
         self._larger_rows |= self._manifest is not None  # a retry: perhaps memory was short
+        manifest = self._frozen_here() or self._frozen_by_tasks()
+        if manifest.records:
+            self.sink.row_bytes = manifest.size / manifest.records
+        self.sink.expects_little = manifest.payloads is not None
+        self.sink.expects_few.saw(manifest.records, by_driver=self.sink.expects_little)
+        return manifest
+
+    def _frozen_here(self) -> Manifest | None:
+        """Encode the rows in this process if they are probably a few; None if they are not."""
+        if self._larger_rows or not self.sink.expects_few.is_likely:
+            return None
+        options = self.sink.options
+        chosen = columns.used(self._df.schema, topic=options.topic, keep_timestamps=options.keep_timestamps)
+        if options.topic is None and not options.topics and "topic" not in chosen:
+            return None
+        # The server is asked while Spark works.
+        with ThreadPoolExecutor(1, "fencepost-targets") as pool:
+            named = self._named_beforehand()
+            looking = pool.submit(self._targets, sorted(named), options.create) if named else None
+            try:
+                rows = collect_few(self._df, chosen, columns.partitions_of(self._df))
+            except Exception as error:
+                if not _TOO_LARGE.search(str(error)):
+                    raise
+                rows = None
+        manifest = None
+        if rows is not None:
+            targets = dict(looking.result()) if looking is not None else {}
+            if options.topic is None and not options.topics:
+                others = {topic for topic in rows.column("topic").to_pylist() if topic is not None} - named
+                targets |= self._targets(sorted(others), options.create)
+            encoding = self._encoding(targets, tasks=1, absent=None)
+            manifest = manifest_of_frozen(encoded_batches(encoding, 0, iter([rows] if rows.num_rows else ())))
+        if manifest is None or manifest.size > options.driver_bytes:
+            self.sink.expects_few.was_wrong()
+            return None
+        self.sink.expects_few.was_right()
+        return manifest
+
+    def _frozen_by_tasks(self) -> Manifest:
+        options = self.sink.options
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
         # A small micro-batch comes back to the driver whole and needs no place in Spark's storage, which would cost
         # more than ten rows do. If it turns out to be large, nothing is published yet: freeze it again, and keep it.
@@ -288,55 +338,76 @@ class _DataFrameBatch(MicroBatch):
                 break
             self._names |= manifest.unasked
             manifest = self._frozen_once(rows, keep=keep, ask=left > 0)
+        if keep or manifest.payloads is not None:
+            return manifest
+        self.sink.expects_little = False
         if manifest.records:
             self.sink.row_bytes = manifest.size / manifest.records
-        self.sink.expects_little = manifest.payloads is not None
-        return manifest if keep or self.sink.expects_little else self.freeze(position)
+        return self._frozen_by_tasks()
 
     def _frozen_once(self, rows: DataFrame, *, keep: bool, ask: bool) -> Manifest:
-        mapping = freeze_rows(self._encoding(rows, ask=ask))
+        encoding = self._encoding_of(rows, ask=ask)
         try:
-            collected = self._collected(rows, mapping, keep=keep)
+            manifest = self._collected(rows, encoding, keep=keep)
         except Exception as error:
             if self._larger_rows or not _TOO_LARGE.search(str(error)):
                 raise
             logger.info("sink %s: rows are larger than expected, freezing again: %s", self.sink.name, error)
             self._larger_rows = True
-            collected = self._collected(rows, mapping, keep=keep)
-        return manifest_of(collected, driver_bytes=self.sink.options.driver_bytes)
+            return self._collected(rows, encoding, keep=keep)
+        if manifest.lacks_content:
+            self.sink.has_long_rows = True
+            return self._collected(rows, encoding, keep=keep)
+        return manifest
 
-    def _collected(self, rows: DataFrame, mapping: Any, *, keep: bool) -> list[Any]:
-        """Freeze the rows and collect the manifest; with `keep` Spark's storage holds the batches."""
+    def _collected(self, rows: DataFrame, encoding: Encoding, *, keep: bool) -> Manifest:
+        """Freeze the rows and collect the manifest; with `keep` files or Spark's storage hold the batches."""
         from pyspark import StorageLevel
 
         self._thaw()
         spark = self._df.sparkSession
-        with tuning.settings(spark, self._arrow_batches()):
-            mapped = rows.mapInArrow(mapping, SCHEMA)
+        are_short = self._row_bytes is None and not self._larger_rows and not self.sink.has_long_rows
+        if are_short := are_short and "headers" not in rows.columns:
+            rows = columns.short_only(rows, tuning.LONGEST_SHORT_ROW)
+        with tuning.settings(spark, self._arrow_batches(are_short=are_short)):
+            if keep and Spool.is_possible(spark):
+                self._spool = Spool(spark)
+                found = rows.mapInArrow(freeze_rows(encoding, self._spool.folder), SPOOLED_SCHEMA).collect()
+                return manifest_of(found, driver_bytes=self.sink.options.driver_bytes)
+            mapped = rows.mapInArrow(freeze_rows(encoding), SCHEMA)
             if keep:
                 self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK_DESER)
             with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
-                collected: list[Any] = mapped.select(*MANIFEST_COLUMNS).collect()
-                return collected
+                found = mapped.select(*MANIFEST_COLUMNS).collect()
+        return manifest_of(found, driver_bytes=self.sink.options.driver_bytes)
 
-    def _arrow_batches(self) -> Mapping[str, str]:
-        """Return Spark's limits of Arrow batches. The row size is that of the previous micro-batch, unless compression
-        hides it or these rows proved to be larger."""
+    @property
+    def _row_bytes(self) -> float | None:
+        """The row size of the previous micro-batch, unless compression hides it or these rows proved to be larger."""
         hidden = self._larger_rows or self.sink.options.compression != "none"
-        known = None if hidden else self.sink.row_bytes
-        return tuning.arrow_batches_of(known, limits_bytes=tuning.limits_bytes(self._df.sparkSession))
+        return None if hidden else self.sink.row_bytes
 
-    def _encoding(self, rows: DataFrame, *, ask: bool) -> Encoding:
-        """Return the encoding. `ask`: let tasks report topics that were not looked up yet."""
+    def _arrow_batches(self, *, are_short: bool = False) -> Mapping[str, str]:
+        """Return Spark's limits of Arrow batches."""
+        limits_bytes = tuning.limits_bytes(self._df.sparkSession)
+        return tuning.arrow_batches_of(self._row_bytes, limits_bytes=limits_bytes, are_short=are_short)
+
+    def _encoding_of(self, rows: DataFrame, *, ask: bool) -> Encoding:
+        """Return the encoding for tasks. `ask`: let them report topics that were not looked up yet."""
         options = self.sink.options
         tasks = None if self.sink.expects_little else columns.partitions_of(self._df)
         if not self._names:
             self._names = self._first_names(rows)
         targets = self._targets(sorted(self._names), options.create)
         by_column = options.topic is None and not options.topics
+        absent = frozenset(self._names - targets.keys()) if by_column and ask else None
+        return self._encoding(targets, tasks=tasks, absent=absent)
+
+    def _encoding(self, targets: Mapping[str, Target], *, tasks: int | None, absent: frozenset[str] | None) -> Encoding:
+        options = self.sink.options
         return Encoding(
             targets=targets,
-            absent=frozenset(self._names - targets.keys()) if by_column and ask else None,
+            absent=absent,
             topic=options.topic,
             codec=CODECS[options.compression],
             level=options.compression_level,
@@ -352,11 +423,17 @@ class _DataFrameBatch(MicroBatch):
     def _first_names(self, rows: DataFrame) -> set[str]:
         """Return the topics to look up before freezing. Recomputed rows may name others then."""
         options = self.sink.options
-        names = {options.topic} if options.topic else set(options.topics)
-        if not names and "topic" not in rows.columns:
+        names = self._named_beforehand()
+        if options.topic or options.topics:
+            return names
+        if "topic" not in rows.columns:
             raise ConfigError("no target: give the sink a topic, or the DataFrame a column `topic`")
-        if not names:
-            names = {row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None}
+        return names | {row.topic for row in rows.select("topic").distinct().collect() if row.topic is not None}
+
+    def _named_beforehand(self) -> set[str]:
+        """Return the topics that the options name."""
+        options = self.sink.options
+        names = {options.topic} if options.topic else set(options.topics)
         return names if options.dead_letter is None else {*names, options.dead_letter}
 
     @property
@@ -384,6 +461,8 @@ class _DataFrameBatch(MicroBatch):
         try:
             if manifest.payloads is not None:
                 publish.by_driver(self.links(), transaction, manifest)
+            elif manifest.places is not None:
+                publish.from_files(self._df.sparkSession, self.runner.settings, transaction, manifest)
             elif self._frozen is not None:
                 publish.by_tasks(self._frozen, self.runner.settings, transaction, manifest)
         except ServerError as error:
@@ -405,3 +484,6 @@ class _DataFrameBatch(MicroBatch):
         if self._frozen is not None:
             self._frozen.unpersist()
             self._frozen = None
+        if self._spool is not None:
+            self._spool.remove()
+            self._spool = None

@@ -23,6 +23,10 @@ WHILE_COLLECTING: Final = {
     # Adaptive execution would fill the cache of the DataFrame in a separate job.
     _ADAPTIVE: "false",
 }
+WHILE_COLLECTING_A_FEW: Final = {
+    # Otherwise a limit reads one partition in a first job, and the others in further ones.
+    "spark.sql.limit.initialNumPartitions": "1000000",
+}
 WHILE_PUBLISHING: Final = {
     # There is nothing to adapt in a scan, an exchange and a sort, and each stage would be a separate job.
     _ADAPTIVE: "false",
@@ -41,17 +45,23 @@ _FEWEST_ROWS, _MOST_ROWS = 16, 10_000
 _ROWS_OF_ANY_SIZE: Final = 1_000
 """A tenth of Spark's default before it had a limit in bytes."""
 _BYTES_OF_ANY_SIZE: Final = 16 << 20
+LONGEST_SHORT_ROW: Final = 16 << 10
+_SHORT_ROWS: Final = 4_000
+"""Of at most `LONGEST_SHORT_ROW` bytes each: 64 MiB."""
 _ROWS_WITHOUT_A_LIMIT: Final = 50
 """For a Spark that cannot limit the bytes: by default a topic accepts records up to a megabyte."""
 
 
-def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True) -> dict[str, str]:
+def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True, are_short: bool = False) -> dict[str, str]:
     """Return Spark's settings for the size of Arrow batches. `row_bytes`: the size of a row, if known.
 
     While it is unknown, Spark limits the bytes: a thousand rows of a megabyte each would not fit into a worker. Spark
     then computes the size of the Arrow batch after every row, which takes longer than writing the row. So once the row
-    size is known, only the number of rows limits batches. `limits_bytes`: whether this Spark can limit bytes.
+    size is known, or if all rows `are_short`, only the number of rows limits batches. `limits_bytes`: whether this
+    Spark can limit bytes.
     """
+    if row_bytes is None and are_short:
+        return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(_SHORT_ROWS)}
     if row_bytes is None and not limits_bytes:
         return {_ARROW_ROWS: str(_ROWS_WITHOUT_A_LIMIT)}
     if row_bytes is None:

@@ -356,6 +356,17 @@ def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
         compare(batch.where, entry, entry, other.payload)
 
 
+def test_a_row_without_its_content_asks_for_another_pass_and_is_not_encoded() -> None:
+    """PIPE-5: Spark leaves the content of long rows out while it is not known how long rows are."""
+    asked = rows([b"k"] * 3, [b"a", None, b"c"], long=pa.array([False, True, False]))
+    fine = rows([b"k"] * 2, [b"a", b"c"], long=pa.array([False, False]))
+    (said,) = list(encoded_batches(encoding(), 0, iter([asked, fine])))
+    assert manifest_of([row_of(said, 0)], driver_bytes=1 << 20).lacks_content
+    frozen = freeze(fine, encoding())
+    assert records(frozen) == {TopicPartition("t", partition_for_key(b"k", 4)): [b"a", b"c"]}
+    assert not manifest_of([row_of(each, 0) for each in frozen], driver_bytes=1 << 20).lacks_content
+
+
 def without_keys(values: list[bytes]) -> pa.RecordBatch:
     """As rows come whose DataFrame has no column key."""
     return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], names=["value"])

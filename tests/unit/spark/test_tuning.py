@@ -85,6 +85,13 @@ def test_arrow_batches_are_small_while_it_is_not_known_how_large_rows_are() -> N
     assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(16 << 20)
 
 
+def test_arrow_batches_of_short_rows_are_limited_by_their_number_alone() -> None:
+    """PIPE-5: all together they are as large as a worker may hold."""
+    wanted = tuning.arrow_batches_of(None, are_short=True)
+    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
+    assert int(wanted["spark.sql.execution.arrow.maxRecordsPerBatch"]) * tuning.LONGEST_SHORT_ROW <= 64 << 20
+
+
 def test_a_spark_that_cannot_limit_the_bytes_takes_few_rows() -> None:
     """PIPE-5."""
     assert tuning.arrow_batches_of(None, limits_bytes=False) == {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}

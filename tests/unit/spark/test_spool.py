@@ -1,0 +1,61 @@
+"""Frozen batches in files: what is put there comes back, and what is gone is noticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fencepost.kernel import decode_batch
+from fencepost.spark.freeze import SPOOLED_COLUMNS, freeze_rows, manifest_of
+from fencepost.spark.spool import Place, SpoolReader, SpoolWriter
+from tests.unit.spark.test_freeze import encoding, rows
+
+pytestmark = pytest.mark.unit
+
+
+def test_batches_come_back_from_their_places_in_any_order(tmp_path: Path) -> None:
+    contents = [bytes([number]) * (number * 1_000 + 1) for number in range(20)]
+    with SpoolWriter(str(tmp_path)) as one, SpoolWriter(str(tmp_path)) as other:
+        places = [(one if number % 3 else other).put(content) for number, content in enumerate(contents)]
+    assert len(list(tmp_path.iterdir())) == 2
+    with SpoolReader() as reader:
+        for place, content in reversed(list(zip(places, contents, strict=True))):
+            assert reader.read(place, len(content)) == content
+
+
+def test_a_task_without_batches_makes_no_file(tmp_path: Path) -> None:
+    with SpoolWriter(str(tmp_path)):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_gone_or_too_short_is_an_error_of_the_system(tmp_path: Path) -> None:
+    """So the task fails, and the micro-batch is frozen again."""
+    with SpoolWriter(str(tmp_path)) as writer:
+        place = writer.put(b"123")
+    with SpoolReader() as reader, pytest.raises(OSError, match="too early"):
+        reader.read(place, 4)
+    Path(place.file).unlink()
+    with SpoolReader() as reader, pytest.raises(FileNotFoundError):
+        reader.read(place, 3)
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_the_manifest_of_a_task_says_where_its_batches_are(tmp_path: Path, small_bytes: int) -> None:
+    values: list[bytes | None] = [b"%d" % number for number in range(300)]
+    given = rows([b"k"] * 300, values)
+    (found,) = freeze_rows(encoding(small_bytes=small_bytes), str(tmp_path))(iter([given]))
+    assert tuple(found.schema.names) == SPOOLED_COLUMNS
+    manifest = manifest_of([SimpleNamespace(**row) for row in found.to_pylist()], driver_bytes=1 << 20)
+    assert manifest.places is not None
+    assert (manifest.payloads is None) == (small_bytes == 0)
+    ((where, places),) = manifest.places.items()
+    with SpoolReader() as reader:
+        read = [reader.read(place, entry.size) for place, entry in zip(places, manifest.batches[where], strict=True)]
+    assert len(read) > 1
+    assert [record.value for batch in read for record in decode_batch(batch)] == values
+    if manifest.payloads is not None:
+        assert [bytes(content) for content in manifest.payloads[where]] == [bytes(content) for content in read]
+    assert isinstance(places[0], Place)
