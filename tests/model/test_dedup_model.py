@@ -64,6 +64,12 @@ class Producer:
     accepted: list[Accepted] = field(default_factory=list)
     transaction: int | None = None
     """Number of the open one."""
+    faded: int = 0
+    """Accepted batches that the table no longer remembers, because the producer was idle."""
+
+    @property
+    def remembered(self) -> int:
+        return min(REMEMBERED, len(self.accepted) - self.faded)
 
     @property
     def following(self) -> int:
@@ -143,7 +149,7 @@ class TableAgainstModel(RuleBasedStateMachine):
                 for age, accepted in enumerate(reversed(known.accepted))
                 if (accepted.first, accepted.length) == (number, batch.length)
             ]
-            if whole and whole[0][0] < REMEMBERED:
+            if whole and whole[0][0] < known.remembered:
                 accepted = whole[0][1]
                 same = accepted.crc == batch.crc and (
                     not batch.transactional or accepted.transaction == known.transaction
@@ -227,6 +233,15 @@ class TableAgainstModel(RuleBasedStateMachine):
             self.forgotten.add(pid)
 
     @rule()
+    def fade(self) -> None:
+        """After some minutes: only the batches are forgotten, nobody may begin elsewhere."""
+        idle = [pid for pid, entry in self.table if entry.transaction_start is None]
+        self.table.fade(before=1)
+        assert self.table.weight <= len(self.table)
+        for pid in idle:
+            self.model[pid].faded = len(self.model[pid].accepted)
+
+    @rule()
     def write_and_read_a_snapshot(self) -> None:
         entries = tuple(self.table.capture().items())
         written = Snapshot(Offset(0), Offset(self.end), Offset(0), 0, 0, (), entries, (), self.table.remembers_from)
@@ -256,7 +271,7 @@ class TableAgainstModel(RuleBasedStateMachine):
             assert entry is not None
             assert entry.epoch == known.epoch
             assert entry.last_sequence == (known.origin + known.following - 1) % CIRCLE
-            assert len(entry.batches) == min(REMEMBERED, len(known.accepted))
+            assert len(entry.batches) == known.remembered
 
 
 TestTableAgainstModel = TableAgainstModel.TestCase

@@ -402,8 +402,11 @@ class PartitionLog:
         self._compacting = None
 
     def expire_producers(self, now_ms: Milliseconds) -> int:
-        """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number."""
-        return len(self.producers.expire(now_ms - self.config.producer_expiry_ms))
+        """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number. Keep only the
+        least of those that were idle for some minutes."""
+        expired = self.producers.expire(now_ms - self.config.producer_expiry_ms)
+        self.producers.fade(now_ms - dedup.FADES_AFTER)
+        return len(expired)
 
     # --- any thread -------------------------------------------------------------------------------------------------
 

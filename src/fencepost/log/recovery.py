@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from fencepost.core.producers.dedup import IssuedPids, ProducerTable
+from fencepost.core.producers.dedup import FADES_AFTER, IssuedPids, ProducerTable
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
@@ -131,6 +131,7 @@ class _Recovery:
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
         found.producers.remembers_from = self._remembers_from(snapshot)
+        found.producers.fade(self._now_ms - FADES_AFTER)
         if sync_failed or SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True

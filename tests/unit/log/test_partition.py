@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.core.producers.dedup import Conflict, Duplicate, Gap
+from fencepost.core.producers.dedup import ACCEPT, FADES_AFTER, Conflict, Duplicate, Forgotten, Gap
 from fencepost.kernel import check_batch, decode_batch, read_header
 from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles
@@ -204,6 +204,20 @@ class TestSnapshots:
         assert bed.log.expire_producers(NOW + expiry) == 0
         assert bed.log.expire_producers(NOW + expiry + 1) == 1
         assert bed.log.producers.get(Pid(1)) is None
+
+    def test_a_producer_that_was_idle_for_minutes_is_small_and_still_known_after_a_restart(self, bed: LogBed) -> None:
+        """IDEM-7."""
+        sent = make_batch(b"a", b"b", pid=1, epoch=0, sequence=0)
+        append(bed.log, bytearray(sent), now_ms=NOW)
+        assert bed.log.expire_producers(NOW + FADES_AFTER) == 0
+        assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), check_batch(sent).max_timestamp)
+        assert bed.log.expire_producers(NOW + FADES_AFTER + 1) == 0
+        for _ in range(2):
+            assert bed.log.judge(check_batch(sent)) == Forgotten(Sequence(1))
+            following = make_batch(b"c", pid=1, epoch=0, sequence=2)
+            assert bed.log.judge(check_batch(following)) == ACCEPT
+            bed.log.close(NOW + FADES_AFTER + 2)
+            bed.open()
 
 
 class TestReopening:

@@ -1,6 +1,7 @@
 """The rules of one producer and partition: sequences, duplicates, batches in flight, aborted transactions.
 
 dedup.py             server: H(P), the last batches, and the verdict on a new one
+faded.py             server: producers that were idle for some minutes, in little memory
 aborted.py           server: the aborted transactions of a partition; client: the batches that a reader skips
 pid.py               client: requesting, bumping and losing a pid
 inflight.py          client: order, retries and in-doubt batches of a partition

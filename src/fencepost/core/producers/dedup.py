@@ -7,7 +7,8 @@ log's tail through `apply`, and so rebuilds the state from before the crash.
 A batch is a duplicate only if the same bytes are in the log, inside the same transaction. A client may reuse sequences
 for other records: librdkafka does so after an abort with a batch in flight. Acknowledging such a batch would lose it.
 
-The memory is bounded: an entry per live producer, at most REMEMBERED batches each, and `expire` drops idle producers.
+The memory is bounded: an entry per live producer, at most REMEMBERED batches each. `fade` makes the entries of idle
+producers small (`faded.py`), and `expire` drops them.
 A producer that is not in the table either never wrote here, and must begin at sequence 0, or was forgotten, and may
 continue at any sequence. Pids only rise, so one number, `remembers_from`, tells the two apart.
 """
@@ -20,10 +21,18 @@ from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core import sequence
 from fencepost.core.producers.aborted import AbortedTransaction, AbortedTransactions
+from fencepost.core.producers.faded import NONE_FADED, FadedProducer, FadedProducers
 from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence
 
 REMEMBERED: Final = 16
 """Batches remembered per producer: as many as a client may have in flight (Kafka's clients 5, ours up to 16)."""
+
+FADES_AFTER: Final[Milliseconds] = 5 * 60 * 1000
+"""Idle time after which a producer's batches are no longer remembered. Clients do not repeat a batch after two minutes,
+unless they are told to."""
+
+FADED_PER_ENTRY: Final = 16
+"""Faded producers that take as much memory as one that is not."""
 
 NO_SEQUENCE_YET: Final = Sequence(-1)
 NO_OFFSET: Final = Offset(-1)
@@ -134,10 +143,12 @@ class IssuedPids(NamedTuple):
 class ProducerTable:
     """The producers of one partition. Not thread-safe: it belongs to the owner of the partition's log."""
 
-    __slots__ = ("_captures", "_entries", "_is_shared", "_open_transactions", "aborted", "remembers_from")
+    __slots__ = ("_captures", "_entries", "_faded", "_is_shared", "_open_transactions", "aborted", "remembers_from")
 
     def __init__(self) -> None:
         self._entries: dict[Pid, ProducerEntry] = {}
+        self._faded = NONE_FADED
+        """Idle producers, none of which is in `_entries`."""
         self._captures = 0
         self._is_shared = False
         """A capture has the same dictionary."""
@@ -148,18 +159,24 @@ class ProducerTable:
         """Every producer with this pid or a higher one that ever wrote here is in the table."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._entries) + len(self._faded)
 
     def __iter__(self) -> Iterator[tuple[Pid, ProducerEntry]]:
-        return iter(self._entries.items())
+        return iter(self._everyone().items())
+
+    @property
+    def weight(self) -> int:
+        """The number of entries that would take as much memory."""
+        return len(self._entries) + -(-len(self._faded) // FADED_PER_ENTRY)
 
     def get(self, pid: Pid) -> ProducerEntry | None:
-        return self._entries.get(pid)
+        entry = self._entries.get(pid)
+        return entry if entry is not None else _unfaded(self._faded.get(pid))
 
     def judge(self, batch: SequencedBatch, issued_below: Pid = NO_PID) -> BatchVerdict:
         """Classify the batch; change nothing. The server has issued the pids below `issued_below`; by default none is
         known to be its own, and no producer is `Unknown`."""
-        entry = self._entries.get(batch.pid)
+        entry = self.get(batch.pid)
         if entry is None:
             # It never wrote here, was forgotten, or has another server's pid. If the table cannot tell, accept any
             # sequence, as Kafka does: a client that must know reads the log back.
@@ -176,7 +193,7 @@ class ProducerTable:
 
     def apply(self, batch: SequencedBatch, base_offset: Offset, now: Milliseconds) -> None:
         """Record a batch that is in the log at `base_offset`: H(P) moves to its last sequence."""
-        entry = self._entries.get(batch.pid)
+        entry = self._unfade(batch.pid)
         if entry is None or batch.epoch > entry.epoch:
             start = entry.transaction_start if entry else None
             entry = self._put(batch.pid, ProducerEntry(batch.epoch, transaction_start=start))
@@ -211,7 +228,7 @@ class ProducerTable:
         start = self._open_transactions.pop(pid, None)
         if aborted and start is not None:
             self.aborted.add(AbortedTransaction(pid, start, marker_offset))
-        entry = self._entries.get(pid)
+        entry = self._unfade(pid)
         if entry is None or epoch > entry.epoch:
             last_seen = entry.last_seen if entry else now
             entry = self._put(pid, ProducerEntry(epoch, last_offset=marker_offset, last_seen=last_seen))
@@ -230,7 +247,7 @@ class ProducerTable:
 
     def pids(self) -> list[Pid]:
         """Return the producers, lowest pid first. Pids rise, so they are nearly in this order already."""
-        return sorted(self._entries)
+        return sorted([*self._entries, *(faded.pid for faded in self._faded)])
 
     def restore(self, pid: Pid, entry: ProducerEntry) -> None:
         """Restore an entry from a snapshot."""
@@ -248,16 +265,45 @@ class ProducerTable:
             self._unshare()
         for pid in idle:
             del self._entries[pid]
+        if faded := self._faded.seen_before(before):
+            self._faded = self._faded.seen_since(before)
+            idle += faded
         if idle:
             self.remembers_from = max(self.remembers_from, Pid(max(idle) + 1))
         return idle
+
+    def fade(self, before: Milliseconds) -> int:
+        """Keep only the least of the producers not seen since `before`, except those with an open transaction. Return
+        their number."""
+        idle = [
+            FadedProducer(pid, entry.epoch, entry.last_sequence, entry.last_offset, entry.last_seen, entry.run)
+            for pid, entry in self._entries.items()
+            if entry.last_seen < before and entry.transaction_start is None
+        ]
+        if idle:
+            gone = {faded.pid for faded in idle}
+            self._entries = {pid: entry for pid, entry in self._entries.items() if pid not in gone}  # and its memory
+            self._is_shared = False
+            self._faded = self._faded.joined(idle)
+        return len(idle)
 
     def capture(self) -> Mapping[Pid, ProducerEntry]:
         """Return the producers as they are now, for another thread to read. It takes the same short time for any number
         of them: what changes later is copied then."""
         self._captures += 1
         self._is_shared = True
-        return self._entries
+        return self._everyone()
+
+    def _everyone(self) -> Mapping[Pid, ProducerEntry]:
+        return _Captured(self._entries, self._faded) if self._faded else self._entries
+
+    def _unfade(self, pid: Pid) -> ProducerEntry | None:
+        """Return the entry, which may be changed if no capture shares it."""
+        entry = self._entries.get(pid)
+        if entry is None and self._faded and (entry := _unfaded(self._faded.get(pid))) is not None:
+            self._faded = self._faded.without(pid)
+            self._put(pid, entry)
+        return entry
 
     def _put(self, pid: Pid, entry: ProducerEntry) -> ProducerEntry:
         self._unshare()
@@ -272,9 +318,38 @@ class ProducerTable:
 
     def clear(self) -> None:
         self._entries = {}
+        self._faded = NONE_FADED
         self._is_shared = False
         self._open_transactions.clear()
         self.aborted = AbortedTransactions()
+
+
+class _Captured(Mapping[Pid, ProducerEntry]):
+    """All producers of a table, faded or not."""
+
+    def __init__(self, entries: Mapping[Pid, ProducerEntry], faded: FadedProducers) -> None:
+        self._entries = entries
+        self._faded = faded
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._faded)
+
+    def __iter__(self) -> Iterator[Pid]:
+        yield from self._entries
+        for faded in self._faded:
+            yield faded.pid
+
+    def __getitem__(self, pid: Pid) -> ProducerEntry:
+        entry = self._entries.get(pid) or _unfaded(self._faded.get(pid))
+        if entry is None:
+            raise KeyError(pid)
+        return entry
+
+
+def _unfaded(faded: FadedProducer | None) -> ProducerEntry | None:
+    if faded is None:
+        return None
+    return ProducerEntry(faded.epoch, faded.last_sequence, faded.last_offset, faded.last_seen, run=faded.run)
 
 
 def _copied(entry: ProducerEntry) -> ProducerEntry:

@@ -84,7 +84,7 @@ class PartitionColumns:
         self.sizes += [log.size for log in logs]
         self.appended_bytes += [each.appended_bytes for each in partitions]
         self.appended_records += [each.appended_records for each in partitions]
-        self.producers += [len(log.producers) for log in logs]
+        self.producers += [log.producers.weight for log in logs]
 
 
 class GroupRows(NamedTuple):

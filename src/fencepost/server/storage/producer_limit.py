@@ -1,4 +1,5 @@
-"""The limit on the producers that all partitions remember together (`max_producers`)."""
+"""The limit on the producers that all partitions remember together (`max_producers`). Those that were idle for some
+minutes take little memory, and count little."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class ProducerLimit:
         if now - self._counted_at >= _COUNT_SECONDS:
             self._counted_at = now
             logs = (partition.log for topic in self._topics for partition in topic.touched())
-            self._count = sum(len(log.producers) for log in logs if log is not None)
+            self._count = sum(log.producers.weight for log in logs if log is not None)
         if self._count >= self._most:
             raise ServerError(
                 ErrorCode.POLICY_VIOLATION,

@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.core.producers.dedup import (
     ACCEPT,
+    FADED_PER_ENTRY,
     REMEMBERED,
     UNKNOWN,
     Conflict,
@@ -313,3 +314,41 @@ class TestCapture:
         assert partition.table.get(PID) is copied
         assert copied is not None
         assert copied.last_sequence == 2
+
+
+def test_a_producer_that_was_idle_for_minutes_writes_on_and_its_repeats_are_recognised() -> None:
+    partition = Partition()
+    partition.store(a_batch(0, 3), now=100)
+    partition.store(a_batch(3, 2), now=200)
+    assert partition.table.fade(before=200) == 0
+    assert partition.table.fade(before=201) == 1
+    assert partition.table.judge(a_batch(3, 2), Pid(9)) == Forgotten(Sequence(4))  # and not accepted once more
+    assert partition.table.judge(a_batch(0, 3), Pid(9)) == Forgotten(Sequence(4))
+    assert partition.table.judge(a_batch(7), Pid(9)) == Gap(Sequence(5))
+    assert partition.table.judge(a_batch(5, epoch=-1), Pid(9)) == StaleEpoch(Epoch(0))
+    assert partition.table.judge(a_batch(5), Pid(9)) == ACCEPT
+    partition.store(a_batch(5), now=300)
+    assert partition.table.judge(a_batch(5), Pid(9)) == Duplicate(Offset(5), 1000)
+    assert partition.table.expire(before=301) == [PID]
+
+
+def test_an_open_transaction_keeps_its_producer_from_fading() -> None:
+    partition = Partition()
+    partition.store(a_batch(0), now=100, transactional=True)
+    assert partition.table.fade(before=500) == 0
+
+
+def test_faded_producers_count_little_and_expire_as_the_others_do() -> None:
+    table = ProducerTable()
+    for pid in range(10 * FADED_PER_ENTRY):
+        table.apply(a_batch(0, pid=pid), Offset(pid), pid)
+    assert table.weight == len(table) == 10 * FADED_PER_ENTRY
+    table.fade(before=1000)
+    assert (len(table), table.weight) == (10 * FADED_PER_ENTRY, 10)
+    assert table.pids() == [pid for pid, _ in table] == list(range(10 * FADED_PER_ENTRY))
+    assert table.expire(before=20) == list(range(20))
+    assert table.get(Pid(19)) is None
+    entry = table.get(Pid(20))
+    assert entry is not None
+    assert entry.last_offset == 20
+    assert table.remembers_from == 20
