@@ -22,4 +22,5 @@ last_lines.py, stacks.py            the last log lines, and what every thread an
 line_thread.py                      a thread that writes lines, so that the loop waits for none
 counters.py, fenced_writes.py       what the server counts while it works; the last refused write of each zombie
 garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock
+descriptors.py                      the process's limit on open files
 """

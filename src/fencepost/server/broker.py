@@ -24,6 +24,7 @@ from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.counters import Counters
+from fencepost.server.descriptors import most_segment_files
 from fencepost.server.fenced_writes import FencedWrites
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
@@ -122,7 +123,7 @@ class Broker:
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
         self.codecs = Codecs()
         self.pids = PidAllocator(self.store)
-        self.handles = Handles(files, config.open_files)
+        self.handles = Handles(files, most_segment_files(config.open_files))
         disk = Disk(files, self.handles, self.threads, self.clock, self.pids, self.space)
         self.standstill = disk.standstill
         self.topics = Topics(

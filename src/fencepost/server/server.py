@@ -25,6 +25,7 @@ from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
+from fencepost.server.descriptors import allow_many_files
 from fencepost.server.garbage import keep_collections_short
 from fencepost.server.health import Health, Trouble
 from fencepost.server.listener_settings import ListenerConfig
@@ -169,6 +170,7 @@ def run(
     keep_freed_memory()
     keep_collections_short()
     switch_threads_soon()
+    allow_many_files()
     _run_loop(main())
 
 

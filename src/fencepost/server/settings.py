@@ -109,7 +109,11 @@ class ServerConfig:
     max_fetch_session_partitions: int = setting(
         200_000, "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."
     )
-    open_files: int = setting(400, "Maximum number of segment files kept open; others are reopened when used.")
+    open_files: int = setting(
+        10_000,
+        "Maximum number of segment files kept open, at most half of what the process may open; others are reopened "
+        "when used.",
+    )
     connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.", live=True)
     stalled_frame_ms: Milliseconds = setting(
         10_000,

@@ -112,7 +112,7 @@ async def read_state(broker: Broker, listener: Listener, groups: GroupReader) ->
         request_memory=(listener.memory.used, broker.config.request_memory),
         answer_memory=(broker.answers.used, broker.config.answer_memory),
         group_memory=(broker.groups.memory_used, broker.config.group_memory),
-        open_files=(len(broker.handles), broker.config.open_files),
+        open_files=(len(broker.handles), broker.handles.limit),
         store_commits=broker.store.commits,
         is_low_on_space=broker.space.is_low,
         troubles=broker.health.troubles,

@@ -1,0 +1,43 @@
+"""The process's limit on open files, which connections and segment files share.
+
+A server that reopens a file for each batch spends more time on that than on anything else: with more partitions in use
+than `open_files`, every batch closes the file that will be needed next. So the default is as many as there are
+partitions in most servers, and the limit of the process decides.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+_ENOUGH: Final = 65_536
+_UNKNOWN: Final = 1024
+"""Where the system does not tell."""
+
+
+def allow_many_files() -> None:
+    """Raise the limit to what the system allows. Only for a process that is a server and nothing else: a program that
+    uses `select` cannot have more than 1024."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError):  # macOS has a lower limit than it says
+            return
+
+
+def most_segment_files(wanted: int) -> int:
+    """Return the number of segment files to keep open: `wanted`, but at most half of what the process may open."""
+    limit = _UNKNOWN
+    if sys.platform != "win32":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit == resource.RLIM_INFINITY:
+            return wanted
+    return max(1, min(wanted, limit // 2))
