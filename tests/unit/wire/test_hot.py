@@ -286,6 +286,27 @@ def test_records_are_encoded_as_the_very_buffers_that_were_given() -> None:
         assert any(part is batches[0] for part in parts)
 
 
+def test_small_batches_may_be_copied_into_the_request() -> None:
+    small, large = memoryview(b"small"), memoryview(b"large" * 100)
+    partitions = [hot.ProducePartition(0, small), hot.ProducePartition(1, large), hot.ProducePartition(2, small)]
+    request = hot.ProduceRequest(None, 1, 1, [hot.ProduceTopic("t", None, partitions)])
+    for version in (version for version in PRODUCE_VERSIONS if version < 13):
+        parts = hot.encode_produce_request(version, request, copied=5)
+        assert len(parts) == 3
+        assert parts[1] is large
+        assert b"".join(parts) == b"".join(hot.encode_produce_request(version, request))
+
+
+@pytest.mark.parametrize("odd", [None, 0, 2])
+def test_an_answer_for_many_partitions_is_read_whether_all_are_plain_or_not(odd: int | None) -> None:
+    plain = [hot.ProducedPartition(index, 0, 100 + index, -1, 7) for index in range(3)]
+    if odd is not None:
+        plain[odd] = hot.ProducedPartition(odd, 10, -1, -1, -1, "too large", [(0, "why")])
+    response = hot.ProduceResponse([hot.ProducedTopic("t", None, plain), hot.ProducedTopic("u", None, plain[:1])], 5)
+    for version in (version for version in PRODUCE_VERSIONS if 8 <= version < 13):
+        assert hot.decode_produce_response(version, hot.encode_produce_response(version, response)) == response
+
+
 def test_null_records_of_a_fetch_response_are_no_records() -> None:
     for version in FETCH_VERSIONS:
         kind = message_class(Key.FETCH, version, "response")

@@ -8,7 +8,8 @@ send_thread.py                   the thread, and producers that nobody closed
 sender.py                        one turn of the send thread, by these parts:
     state.py                     what they share: time, identity, open transaction, connections
     placing.py, identity.py      metadata and partitions; pid and epoch
-    collation.py                 which batches are sent next; Produce requests and their answers
+    collation.py, request.py     which batches are sent next; Produce requests and their answers
+    crowd.py                     the same for many partitions that have little to send each
     settling.py                  batches are delivered or fail, and expire
     enlisting.py, lanes.py       the caller's transactions; an owner's transactions on Apache Kafka
     reporting.py                 collects the stats

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import logging
 from itertools import chain, zip_longest
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
+from fencepost.client.produce.crowd import Crowd
 from fencepost.client.produce.enlisting import Enlisting
-from fencepost.client.produce.lanes import WriteLane, WriteLanes
+from fencepost.client.produce.lanes import Acknowledged, WriteLane, WriteLanes
 from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
+from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Aboard, CollatedRequest, Requests
 from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
@@ -25,7 +27,7 @@ from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.core.backoff import backoff
 from fencepost.core.producers.inflight import Flight, Sent, Step, Verdict
 from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.window import BUSY, LITTLE
+from fencepost.core.producers.window import BUSY, LITTLE, PER_REQUEST
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import Offset
@@ -39,9 +41,6 @@ GATHER: Final = 0.005
 
 _LATE: Final = "no answer came, and the server may still append it: a retry could duplicate it"
 
-REQUESTS_IN_FLIGHT: Final = 16
-"""Per broker. Requests that a broker has not read yet delay the next request of every other topic."""
-
 NEWEST_PRODUCE_BY_NAME: Final = 12
 """Later versions name topics by id."""
 
@@ -54,35 +53,11 @@ _TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRA
 
 _LONGEST_BACKOFF: Final = 1.0
 
+_COPIED: Final = 4096
+"""Batches of up to this many bytes are copied into the request: that costs less than a buffer of their own."""
+
 _FEW: Final = 32
 """Partitions with small batches that may use the side connection. More of them share requests, which costs less."""
-
-
-class Aboard(NamedTuple):
-    """A batch in a request."""
-
-    queue: PartitionQueue
-    sent: Sent[ProducerBatch]
-
-
-class CollatedRequest:
-    """A Produce request that is being put together: one leader, one transactional id."""
-
-    __slots__ = ("aboard", "connection", "size", "transactional_id")
-
-    def __init__(self, connection: BrokerConnection, transactional_id: str | None) -> None:
-        self.connection = connection
-        self.transactional_id = transactional_id
-        self.aboard: list[Aboard] = []
-        self.size = 0
-
-    def add(self, queue: PartitionQueue, sent: Sent[ProducerBatch], size: int) -> None:
-        self.aboard.append(Aboard(queue, sent))
-        self.size += size
-
-
-Requests: TypeAlias = dict[tuple[BrokerConnection, str | None], CollatedRequest]
-"""By leader and transactional id: a request has one of each."""
 
 
 class Collation:
@@ -108,10 +83,16 @@ class Collation:
         self.is_crowded = False
         """So many partitions have small batches that they are the flood themselves, and share large requests."""
         self._turn = 0
+        self._crowd = Crowd(state, enlisting, self, is_resumed=resumption is not None)
 
     def collate(self, now: float) -> None:
         self._turn += 1
-        active = self._queues.active()
+        if self._crowd.is_one() and self._crowd.collate(now):
+            candidates = self._in_turn([*self._crowd.look(now), *self._queues.full()], now)
+            while candidates:
+                candidates = self._round(candidates, now)
+            return
+        active = self._queues.all_active()
         if not active:
             return
         for queue in active:
@@ -152,10 +133,13 @@ class Collation:
     def _round(self, candidates: list[PartitionQueue], now: float) -> list[PartitionQueue]:
         """Send one batch of each queue. Return the queues that may have another one to send."""
         requests: Requests = {}
-        boarded = [queue for queue in candidates if self._board(queue, now, requests)]
+        boarded = [queue for queue in candidates if self.board(queue, now, requests)]
+        self.send(requests)
+        return boarded
+
+    def send(self, requests: Requests) -> None:
         for request in requests.values():
             self._requests.send(request)
-        return boarded
 
     def _in_turn(self, queues: list[PartitionQueue], now: float) -> list[PartitionQueue]:
         """Interleave the topics, however many partitions each has; each turn starts with another topic (PROD-6). Leave
@@ -217,7 +201,7 @@ class Collation:
         self._state.due(ready_at, now)
         return False
 
-    def _board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
+    def board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
         """Put the queue's next batch into this round's request to its leader. Return whether it may have another one to
         send now."""
         if self._state.lanes is not None:
@@ -266,14 +250,28 @@ class Collation:
             sent = new
         else:
             return False
+        self.add(by, requests, queue, sent)
+        return bool(queue)
+
+    def add(
+        self,
+        by: tuple[BrokerConnection, str | None],
+        requests: Requests,
+        queue: PartitionQueue,
+        sent: Sent[ProducerBatch],
+    ) -> int:
+        """Add a batch to the request; if it is full, send it and begin another one. Return the bytes of the batch."""
         size = len(self._requests.encoded(sent))
-        if request is not None and request.size + size > self._largest_request(connection):
+        request = requests.get(by)
+        if request is not None and (
+            len(request.aboard) >= PER_REQUEST or request.size + size > self._largest_request(by[0])
+        ):
             self._requests.send(request)
             request = None
         if request is None:
             request = requests[by] = CollatedRequest(*by)
         request.add(queue, sent, size)
-        return bool(queue)
+        return size
 
     def _beside(self, connection: BrokerConnection, now: float, requests: Requests) -> BrokerConnection | None:
         """Return the side connection, if a small batch should go there: the other one is busy."""
@@ -418,12 +416,12 @@ class ProduceRequests:
 
     def send(self, request: CollatedRequest) -> None:
         """Send the request. The batches aboard must be encoded."""
-        connection, aboard, size = request.connection, request.aboard, request.size
         by_topic: dict[str, list[hot.ProducePartition]] = {}
-        for queue, sent in aboard:
+        for queue, sent in request.aboard:
             encoded = sent.batch.encoded
             assert encoded is not None
             by_topic.setdefault(queue.topic.name, []).append(hot.ProducePartition(queue.index, encoded))
+        connection, aboard, size = request.connection, request.aboard, request.size
         topics = [hot.ProduceTopic(name, None, partitions) for name, partitions in by_topic.items()]
         acks = ACKS[self._options.acks]
         timeout_ms = int(self._options.request_timeout * 1000)
@@ -439,13 +437,14 @@ class ProduceRequests:
             newest = NEWEST_PRODUCE_BY_NAME if request.transactional_id is None else NEWEST_PRODUCE_IN_TRANSACTION
             version = connection.version(Key.PRODUCE, newest)
         except FencepostError as error:
+            self._state.is_plain = False
             for queue, sent in aboard:
                 _flight(queue).never_left(sent)
                 self._settling.give_up(queue, sent, str(error), ErrorCode.UNSUPPORTED_VERSION)
             return
-        body = hot.encode_produce_request(version, message)
+        body = hot.encode_produce_request(version, message, copied=_COPIED)
         sent_at = self._now()
-        connection.window.sent(size, sent_at)
+        connection.window.sent(size, sent_at, len(aboard))
         if connection.is_side:
             self.aside.update((queue, connection) for queue, _ in aboard)
         if acks:
@@ -456,7 +455,7 @@ class ProduceRequests:
     def answered(self, request: CollatedRequest, sent_at: float, version: int, body: memoryview) -> None:
         """Settle what is aboard by the server's answer."""
         window, now = request.connection.window, self._now()
-        window.answered(request.size, now)
+        window.answered(request.size, now, len(request.aboard))
         window.last_answer = now - sent_at
         self._back(request)
         self._answered(request.connection, request.aboard, hot.decode_produce_response(version, body))
@@ -479,7 +478,7 @@ class ProduceRequests:
     def _gone(self, connection: BrokerConnection, size: int, aboard: list[Aboard]) -> None:
         """Settle batches that were written to the socket with acks="none": no answer will come."""
         now = self._now()
-        connection.window.answered(size, now)
+        connection.window.answered(size, now, len(aboard))
         for queue, sent in aboard:
             if sent in (flight := _flight(queue)):
                 flight.acknowledged(sent, None, now)
@@ -490,20 +489,26 @@ class ProduceRequests:
         if response.throttle_ms:
             connection.throttled_until = now + response.throttle_ms / 1000
         waiting = {(each.queue.topic.name, each.queue.index): each for each in aboard}
+        delivered: list[Acknowledged] = []
+        refused: list[tuple[Aboard, hot.ProducedPartition]] = []
         for topic in response.topics:
+            name = topic.name or ""
             for part in topic.partitions:
-                entry = waiting.pop((topic.name or "", part.index), None)
+                entry = waiting.pop((name, part.index), None)
                 if entry is None:
                     continue
                 queue, sent = entry
                 if sent not in (flight := _flight(queue)):
                     continue  # given up meanwhile
-                code = ErrorCode.of(part.error_code)
-                if code is ErrorCode.NONE:
-                    flight.acknowledged(sent, Offset(part.base_offset) if part.base_offset >= 0 else None, now)
-                    self._settling.deliver(sent.batch, part.base_offset, part.log_append_time_ms)
-                else:
-                    self._refused(queue, sent, code, part.error_message, now)
+                if part.error_code:
+                    refused.append((entry, part))
+                    continue
+                flight.acknowledged(sent, Offset(part.base_offset) if part.base_offset >= 0 else None, now)
+                delivered.append(Acknowledged(sent.batch, part.base_offset, part.log_append_time_ms))
+        self._settling.deliver_all(delivered)
+        for (queue, sent), part in refused:
+            if sent in _flight(queue):  # an earlier one may have taken it with it
+                self._refused(queue, sent, ErrorCode.of(part.error_code), part.error_message, now)
         if waiting:  # the answer left out some partitions
             self._lost(list(waiting.values()), left=True)
 
@@ -511,6 +516,7 @@ class ProduceRequests:
         self, queue: PartitionQueue, sent: Sent[ProducerBatch], code: ErrorCode, message: str | None, now: float
     ) -> None:
         flight = _flight(queue)
+        self._state.is_plain = False
         if code in _ASK_FOR_METADATA:
             self._metadata.distrust()
         if code is ErrorCode.INVALID_TXN_STATE and self._state.steps is not None and not self._state.is_transactional:
@@ -541,6 +547,7 @@ class ProduceRequests:
 
     def _lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
         now = self._now()
+        self._state.is_plain = False
         self._metadata.distrust()
         for queue, sent in aboard:
             if sent not in (flight := _flight(queue)):

@@ -351,6 +351,13 @@ class Filling:
         self.unsettled: dict[Settlement, None] = {}
         self.active: dict[PartitionQueue, None] = {}
         """Queues that hold something, or did when the send thread last looked."""
+        self.unsent: dict[PartitionQueue, None] = {}
+        """Those of them that may have a batch to send, the longest waiting first."""
+        self.full: dict[PartitionQueue, None] = {}
+        """Those that may have a sealed batch."""
+        self.looks_at = float("inf")
+        """The send thread looks at all of `unsent` by then; it need not be woken for a batch that is not ready
+        before."""
         self.needs_partitions = needs_partitions
         """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
 
@@ -406,11 +413,29 @@ class Filling:
         batch = ProducerBatch(self.settling, queue, self.clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
         queue.topic.charge(builder.size, queue)
-        queue.add(batch)
         self.unsettled[batch] = None
-        self.active[queue] = None
+        self.add(queue, batch)
         self.wake()
         return batch
+
+    def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
+        """Add a sealed batch to a queue, behind the others or at this position."""
+        queue.add(batch, at)
+        self.active[queue] = self.unsent[queue] = self.full[queue] = None
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Take the oldest sealed batch. The queue goes behind the others that have something to send."""
+        batch = queue.take()
+        self.unsent.pop(queue, None)
+        if queue:
+            self.unsent[queue] = None
+        if not queue.sealed:
+            self.full.pop(queue, None)
+        return batch
+
+    def is_unexpected(self, opened: Settlement) -> bool:
+        """Return whether the send thread has to be woken for a batch that was just opened."""
+        return not isinstance(opened, ProducerBatch) or opened.opened + self.options.linger < self.looks_at
 
     def _open(self, queue: PartitionQueue) -> ProducerBatch:
         now = self.clock.monotonic()
@@ -421,6 +446,7 @@ class Filling:
         queue.begin(batch, builder)
         if queue not in self.active:
             self.active[queue] = None
+        self.unsent[queue] = None
         return batch
 
     def _unopen(self, queue: PartitionQueue) -> None:
@@ -441,6 +467,7 @@ class Filling:
         batch.charged = builder.size
         queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
         queue.add(batch)
+        self.full[queue] = None
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

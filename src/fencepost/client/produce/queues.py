@@ -98,6 +98,8 @@ class Queues:
         self._owned: Mapping[str, frozenset[int]] = {}
         self.flushing = 0
         """Callers inside `flush`: batches are sent before they are full."""
+        self._awaited: list[Settlement] = []
+        """What each of them waits for. The others may be settled meanwhile without waking anybody."""
         self._broken: FencepostError | None = None
         self.on_fenced: Callable[[Fenced], None] = _ignore
         self.send_now: Callable[[PartitionQueue], bool] = _leave_it
@@ -151,7 +153,7 @@ class Queues:
                 if before is not None:
                     self._wake()
                     give_way()
-                elif not queue.sealed and not self.send_now(queue):
+                elif not queue.sealed and not self.send_now(queue) and self._filling.is_unexpected(ticket.settlement):
                     self._wake()
         except BaseException:  # perhaps a signal handler's, after the record was accepted
             self._wake()
@@ -261,30 +263,34 @@ class Queues:
         with self._lock:
             if not self._unsettled:
                 return True
-            targets = set(self._unsettled)
+            targets = [*reversed(self._unsettled)]
             self.flushing += 1
             self._wake()
             try:
-                while targets := self._still_unsettled(targets):
+                while (target := self._first_unsettled(targets)) is not None:
                     left = None if deadline is None else deadline - self._clock.monotonic()
                     if left is not None and left <= 0:
                         return False
-                    self._all_settled.wait(left)
+                    self._awaited.append(target)
+                    try:
+                        self._all_settled.wait(left)
+                    finally:
+                        self._awaited.remove(target)
             finally:
                 self.flushing -= 1
         return True
 
-    def _still_unsettled(self, targets: Iterable[Settlement]) -> set[Settlement]:
-        """Return those that are not settled. Records that were moved count as the batches they are in now."""
-        left: set[Settlement] = set()
-        to_see = list(targets)
-        while to_see:
-            target = to_see.pop()
+    def _first_unsettled(self, targets: list[Settlement]) -> Settlement | None:
+        """Take the settled ones off the end of the list, and return the next one. Records that were moved count as the
+        batches they are in now."""
+        while targets:
+            target = targets[-1]
             if target in self._unsettled:
-                left.add(target)
-            elif isinstance(target, Unplaced):
-                to_see.extend(target.moved_into)
-        return left
+                return target
+            targets.pop()
+            if isinstance(target, Unplaced):
+                targets.extend(target.moved_into)
+        return None
 
     def refuse_from_now(self, error: FencepostError) -> None:
         """Have `send` raise this from now on, in blocked callers too."""
@@ -324,6 +330,30 @@ class Queues:
         with self._lock:
             return list(self._active)
 
+    @property
+    def active_count(self) -> int:
+        return len(self._active)
+
+    def all_active(self) -> list[PartitionQueue]:
+        """Return the active queues. The caller has to be woken when another one has something to send."""
+        self._filling.looks_at = float("inf")  # before the look: who opens a batch after it finds this
+        return self.active()
+
+    def unsent(self, looks_at: float) -> list[PartitionQueue]:
+        """Return the queues that may have something to send, the longest waiting first. The caller looks again at
+        `looks_at` at the latest, and need not be woken for batches that are ready later."""
+        with self._lock:
+            self._filling.looks_at = looks_at
+            return list(self._filling.unsent)
+
+    def full(self) -> list[PartitionQueue]:
+        """Return the queues with sealed batches."""
+        full = self._filling.full
+        if not full:
+            return []
+        with self._lock:
+            return [queue for queue in full if queue.sealed]
+
     def topics_to_place(self) -> list[TopicQueues]:
         with self._lock:
             return list(self.waiting_room.topics)
@@ -352,7 +382,7 @@ class Queues:
                 if queue.open is None or not also_open:
                     return None
                 self._filling.seal(queue)
-            return queue.take()
+            return self._filling.take(queue)
 
     def take_only(self, queue: PartitionQueue, most: int) -> ProducerBatch | None:
         """Take the batch of the queue if it has only one, of at most `most` bytes."""
@@ -363,7 +393,7 @@ class Queues:
                 if queue.builder is None or queue.builder.size > most:
                     return None
                 self._filling.seal(queue)
-            return queue.take() if queue.sealed[0].charged <= most else None
+            return self._filling.take(queue) if queue.sealed[0].charged <= most else None
 
     def put_back_lost(self, topic: TopicQueues) -> None:
         """Put those of the topic's batches back into their queues that are nowhere: their thread was interrupted."""
@@ -381,8 +411,7 @@ class Queues:
                 if batch.roams:
                     batch.roams = False
                     topic.roaming -= 1
-                queue.add(batch, 0)
-                self._active[queue] = None
+                self._filling.add(queue, batch, 0)
 
     def is_unsettled(self, batch: ProducerBatch) -> bool:
         """Return whether the batch still holds memory."""
@@ -406,8 +435,7 @@ class Queues:
             queue = topic.queue(partition)
             topic.move(batch.charged, batch.queue, queue)
             batch.queue = queue
-            queue.add(batch)
-            self._active[queue] = None
+            self._filling.add(queue, batch)
             return queue
 
     def settled(self, batch: ProducerBatch, *, may_rest: bool = False) -> None:
@@ -422,16 +450,32 @@ class Queues:
                 whole.deliver(UNKNOWN_OFFSET)
                 self.settled(whole, may_rest=may_rest)
             return
-        queue = batch.queue
         with self._lock:
-            queue.topic.charge(-batch.charged, queue)
-            self._unsettled.pop(batch, None)
-            if may_rest and not queue and (queue.flight is None or queue.flight.is_at_rest):
-                self._active.pop(queue, None)
+            self._release(batch, may_rest=may_rest)
             if self._callers_blocked:
                 self._room.notify_all()
-            if self.flushing:
-                self._all_settled.notify_all()
+
+    def all_settled(self, batches: list[ProducerBatch]) -> None:
+        """Release the memory of settled batches, as `settled` does, in one step."""
+        for batch in batches:
+            if batch.whole is not None:
+                self.settled(batch, may_rest=True)
+        with self._lock:
+            for batch in batches:
+                if batch.whole is None:
+                    batch.encoded = batch.builder = None
+                    self._release(batch, may_rest=True)
+            if self._callers_blocked:
+                self._room.notify_all()
+
+    def _release(self, batch: ProducerBatch, *, may_rest: bool) -> None:
+        queue = batch.queue
+        queue.topic.charge(-batch.charged, queue)
+        self._unsettled.pop(batch, None)
+        if may_rest and not queue and (queue.flight is None or queue.flight.is_at_rest):
+            self._active.pop(queue, None)
+        if batch in self._awaited:
+            self._all_settled.notify_all()
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that is too large for the server into two halves. It is settled when both are."""

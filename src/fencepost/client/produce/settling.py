@@ -50,6 +50,18 @@ class Settling:
         else:
             self.settle(acknowledged)
 
+    def deliver_all(self, delivered: list[Acknowledged]) -> None:
+        """Deliver the batches of one answer; their memory is released in one step."""
+        if self._state.lanes is not None or len(delivered) == 1:
+            for each in delivered:
+                self.deliver(*each)
+            return
+        for batch, base_offset, append_time in delivered:
+            batch.deliver(base_offset, append_time)
+        self._queues.all_settled([batch for batch, _, _ in delivered])
+        for batch, _, _ in delivered:
+            self._has_roamed(batch)
+
     def settle(self, acknowledged: Acknowledged) -> None:
         batch, base_offset, append_time = acknowledged
         batch.deliver(base_offset, append_time)
@@ -79,6 +91,10 @@ class Settling:
     def settled(self, batch: ProducerBatch) -> None:
         """Let go of what a settled batch holds."""
         self._queues.settled(batch, may_rest=self._state.lanes is None)  # a lane has a flight of its own
+        self._has_roamed(batch)
+
+    def _has_roamed(self, batch: ProducerBatch) -> None:
+        """Count a settled batch of the undesignated queue, or its parts, once."""
         while batch.whole is not None:  # a part may have been split once more
             batch = batch.whole
         if batch.roams and batch.settled:

@@ -43,6 +43,8 @@ class SendState:
         """The first moment at which a part has something to do; reset in every turn."""
         self.wakes_at = float("-inf")
         """When the send thread's sleep ends by itself."""
+        self.is_plain = True
+        """Nothing has to be sent again or looked up in the log, as far as is known."""
 
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()

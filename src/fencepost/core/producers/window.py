@@ -13,6 +13,9 @@ Even so a small request waits for those milliseconds. So it goes over a second c
 in flight on the first (`goes_aside`). That is only safe while nothing else of the partition is in flight, because
 nobody promises an order between two connections.
 
+A batch costs both sides much more than its bytes if it is small. So the number of batches in flight is limited too, but
+only for small ones: large ones are few.
+
 The caller passes sizes and times.
 """
 
@@ -32,6 +35,12 @@ LITTLE: Final = 16 << 10
 BUSY: Final = 4 * LITTLE
 """Bytes in unanswered requests from which on a small request takes the side connection."""
 
+MOST_BATCHES: Final = 2000
+"""Batches in unanswered requests from which on small ones wait, and grow."""
+
+PER_REQUEST: Final = 1000
+"""Batches in one request, so that the broker handles one while the next is put together."""
+
 _ROUND_TRIPS: Final = 2.0
 _SAMPLE: Final = 0.02
 """Busy seconds per rate sample: answers come in bursts, so a single answer says nothing about the rate."""
@@ -42,11 +51,23 @@ _FADES: Final = 0.9
 class Window:
     """The window of one connection."""
 
-    __slots__ = ("_answered", "_busy", "_busy_since", "_held_back", "_rate", "_round_trip", "last_answer", "under_way")
+    __slots__ = (
+        "_answered",
+        "_busy",
+        "_busy_since",
+        "_held_back",
+        "_rate",
+        "_round_trip",
+        "batches",
+        "last_answer",
+        "under_way",
+    )
 
     def __init__(self) -> None:
         self.under_way = 0
         """Bytes in unanswered requests."""
+        self.batches = 0
+        """Batches in unanswered requests."""
         self.last_answer: float | None = None
         """Seconds that the latest answer took."""
         self._round_trip: float | None = None
@@ -70,6 +91,12 @@ class Window:
         self._held_back = True
         return little and self.under_way + boarded < 2 * limit
 
+    def room_for_small(self, batch_size: int) -> tuple[int, int]:
+        """Return how many small batches may join the others, and how many bytes they may have together."""
+        size = 2 * self.size(batch_size) - self.under_way
+        batches = max(0, MOST_BATCHES - self.batches)
+        return (batches, size) if size > 0 else (0, 0)
+
     def goes_aside(self, side: Window, boarded: int, *, busy: int = BUSY) -> bool:
         """Return whether a small batch should join a request of `boarded` bytes on the side connection: this one has so
         much in flight that it would have to wait, and the side connection has little."""
@@ -84,13 +111,15 @@ class Window:
         """Return the seconds of the fastest small request that was alone in flight."""
         return self._round_trip
 
-    def sent(self, size: int, now: float) -> None:
+    def sent(self, size: int, now: float, batches: int = 1) -> None:
         if not self.under_way:
             self._busy_since = now
         self.under_way += size
+        self.batches += batches
 
-    def answered(self, size: int, now: float) -> None:
+    def answered(self, size: int, now: float, batches: int = 1) -> None:
         self.under_way -= size
+        self.batches -= batches
         self._answered += size
         self._busy += now - self._busy_since
         self._busy_since = now

@@ -141,7 +141,8 @@ def _decode_flexible_produce_request(version: int, view: memoryview, at: int) ->
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
-def encode_produce_request(version: int, request: ProduceRequest) -> list[Buffer]:
+def encode_produce_request(version: int, request: ProduceRequest, *, copied: int = -1) -> list[Buffer]:
+    """Return the parts of the request. Batches are parts of their own, except those of at most `copied` bytes."""
     if version not in _VERSIONS:
         raise not_spoken(Key.PRODUCE, version)
     flexible = version >= _FLEXIBLE
@@ -159,9 +160,13 @@ def encode_produce_request(version: int, request: ProduceRequest) -> list[Buffer
             if records is None:
                 out += b"\0" if flexible else b"\xff\xff\xff\xff"
             else:
-                out += length(len(records), flexible)
-                parts += out, records
-                out = bytearray()
+                size = len(records)
+                out += length(size, flexible)
+                if size <= copied:
+                    out += records
+                else:
+                    parts += out, records
+                    out = bytearray()
             if flexible:
                 out.append(0)
         if flexible:
@@ -185,6 +190,9 @@ def encode_produce_request(version: int, request: ProduceRequest) -> list[Buffer
 
 _PRODUCED_V3: Final = Struct(">ihqq")
 _PRODUCED_V5: Final = Struct(">ihqqq")
+_PLAIN: Final = Struct(">ihqqq3s")
+"""A partition of a flexible answer without record errors, message and tags, which are the last field."""
+_NO_MORE: Final = b"\x01\0\0"
 
 
 def encode_produce_response(version: int, response: ProduceResponse) -> bytes:
@@ -230,6 +238,16 @@ def decode_produce_response(version: int, buffer: Buffer, at: int = 0) -> Produc
         raise Malformed(f"Produce v{version} response: {error}") from error
 
 
+def _plain_partitions(view: memoryview, at: int, count: int) -> list[ProducedPartition]:
+    """Read the partitions if all of them are plain; otherwise return none. With many small batches this is most of the
+    work for an answer."""
+    end = at + max(count, 0) * _PLAIN.size
+    if end > len(view):
+        return []
+    partitions = [ProducedPartition(*fields) for *fields, more in _PLAIN.iter_unpack(view[at:end]) if more == _NO_MORE]
+    return partitions if len(partitions) == count else []
+
+
 def _decode_produce_response(version: int, view: memoryview, at: int) -> ProduceResponse:
     flexible = version >= _FLEXIBLE
     read_length = read_compact_array_length if flexible else read_array_length
@@ -239,7 +257,10 @@ def _decode_produce_response(version: int, view: memoryview, at: int) -> Produce
     for _ in counted(topic_count):
         name, topic_id, at = read_topic(view, at, flexible, version >= _TOPIC_IDS)
         partition_count, at = read_length(view, at)
-        partitions = []
+        partitions = _plain_partitions(view, at, partition_count) if flexible else []
+        if partitions:
+            at += len(partitions) * _PLAIN.size
+            partition_count = 0
         for _ in counted(partition_count):
             start_offset, message, record_errors = -1, None, []
             if version < 5:

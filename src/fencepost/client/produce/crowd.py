@@ -1,0 +1,237 @@
+"""A crowd: many partitions that have a little to send each, as in a mirror (PROD-11).
+
+There the cost of a record is the cost of its batch, and the cost of a turn is the queues it looks at. So in a crowd
+
+    batches grow    A batch that is not full waits for the answer to the one before it, and the number of small batches
+                    in flight to a broker is limited (`core/producers/window.py`). After each turn the crowd rests, so
+                    that the send thread leaves most of the time to its callers. Whoever waits gets more records
+                    meanwhile, so this costs no throughput, and ten thousand batches are never in memory at once.
+    few are seen    A turn looks at the queues that have something to send, and at none while the only broker has no
+                    room. All queues are looked at now and then, at the first deadline, and while any of them is not
+                    plain: something is to be sent again, or looked up in the log.
+
+The queues that have waited longest go first, and the topics take turns (PROD-6). Full batches are not part of the
+crowd: `Collation` sends them as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, zip_longest
+from typing import Final, Protocol
+
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.produce.enlisting import Enlisting
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
+from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Requests
+from fencepost.client.produce.state import SendState
+from fencepost.core.producers.inflight import Flight, Sent, Step
+
+FEW: Final = 32
+"""Active queues that are no crowd yet."""
+
+LONGEST_GATHER: Final = 0.1
+"""Seconds that a batch waits for the answer to the one before it."""
+
+PAUSE: Final = 50e-6
+"""Seconds that the crowd rests for each batch that it has just sent, so that its caller has most of the time."""
+
+LONGEST_REST: Final = 0.1
+
+_LOOK_AGAIN: Final = 0.25
+"""Seconds after which all queues are looked at."""
+
+
+class Boarding(Protocol):
+    """What the crowd needs of `Collation`."""
+
+    is_crowded: bool
+
+    def board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool: ...
+
+    def add(
+        self,
+        by: tuple[BrokerConnection, str | None],
+        requests: Requests,
+        queue: PartitionQueue,
+        sent: Sent[ProducerBatch],
+    ) -> int: ...
+
+    def send(self, requests: Requests) -> None: ...
+
+
+class _Room:
+    """The small batches, and the bytes, that may still be sent to a broker in this turn."""
+
+    __slots__ = ("batches", "size")
+
+    def __init__(self, batches: int, size: int) -> None:
+        self.batches = batches
+        self.size = size
+
+
+class Crowd:
+    def __init__(self, state: SendState, enlisting: Enlisting, collation: Boarding, *, is_resumed: bool) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._enlisting = enlisting
+        self._collation = collation
+        self._is_resumed = is_resumed
+        self._look_at = float("-inf")
+        self._rests_until = float("-inf")
+
+    def is_one(self) -> bool:
+        """Return whether so many queues are active, and the producer neither uses transactions nor resumes."""
+        state = self._state
+        return (
+            self._queues.active_count > FEW
+            and state.transaction is None
+            and state.lanes is None
+            and not self._is_resumed
+        )
+
+    def look(self, now: float) -> list[PartitionQueue]:
+        """Return the queues that are not plain, or whose time is over; look for them if it is time."""
+        state = self._state
+        odd: list[PartitionQueue] = []
+        if now >= self._look_at or not state.is_plain:
+            first = now + min(_LOOK_AGAIN, self._options.delivery_timeout)  # no later batch can expire before
+            for queue in self._queues.active():
+                flight, batch = queue.flight, queue.first_to_expire()
+                if flight is None or not len(flight):
+                    if batch is None:
+                        self._queues.rest(queue)
+                        continue
+                    deadline = batch.deadline
+                elif flight.only_waits and not queue.topic.roaming:
+                    assert flight.head is not None
+                    deadline = flight.head.batch.deadline  # the queued ones were opened later
+                else:
+                    deadline = float("-inf")
+                if deadline <= now or queue.index == UNDESIGNATED:
+                    odd.append(queue)
+                elif deadline < first:
+                    first = deadline
+            self._look_at = first
+            state.is_plain = not odd
+        state.due(self._look_at, now)
+        return odd
+
+    def collate(self, now: float) -> bool:
+        """Send a batch of each queue that is ready, as long as there is room. Return False if a queue of the crowd
+        belongs to no partition yet."""
+        linger = self._options.linger
+        looks_at = now + linger if linger else float("inf")
+        unsent = self._queues.unsent(looks_at)
+        self._state.due(looks_at, now)
+        is_in_a_hurry = self._queues.in_a_hurry
+        if self._is_out_of_room() or (now < self._rests_until and not is_in_a_hurry):
+            self._state.due(self._rests_until, now)
+            return True
+        ready: list[PartitionQueue] = []
+        first = float("inf")
+        for queue in unsent:
+            if queue.index == UNDESIGNATED:
+                return False
+            if (batch := queue.open) is None or queue.sealed:
+                continue  # nothing, or something full, which is sent first
+            ready_at = batch.opened + linger
+            if ready_at <= now and (flight := queue.flight) is not None and flight.in_flight:
+                ready_at += LONGEST_GATHER
+            if ready_at <= now or is_in_a_hurry:
+                ready.append(queue)
+            elif ready_at < first:
+                first = ready_at
+        self._state.due(first, now)
+        self._collation.is_crowded = len(ready) > FEW
+        if ready:
+            self._send(_by_turns(ready), now)
+        return True
+
+    def _is_out_of_room(self) -> bool:
+        """Return whether the only broker has as many small batches in flight as it may have."""
+        brokers = self._state.metadata.brokers
+        if len(brokers) != 1:
+            return False
+        connection = self._state.brokers.of_node(next(iter(brokers)))
+        return connection is not None and not self._room(connection).batches
+
+    def _room(self, connection: BrokerConnection) -> _Room:
+        if connection.in_flight >= REQUESTS_IN_FLIGHT:
+            return _Room(0, 0)
+        return _Room(*connection.window.room_for_small(self._options.batch_size))
+
+    def _send(self, ready: Iterable[PartitionQueue], now: float) -> None:
+        state, collation, drain, leader_of = (
+            self._state,
+            self._collation,
+            self._queues.drain,
+            self._state.metadata.leader,
+        )
+        is_crowded, has_one_broker = collation.is_crowded, len(state.metadata.brokers) == 1
+        requests: Requests = {}
+        connections: dict[int, BrokerConnection] = {}
+        rooms: dict[BrokerConnection, _Room] = {}
+        began, count = state.now(), 0
+        for queue in ready:
+            flight = queue.flight
+            if flight is None or flight.identity is None:
+                flight = self._begin(queue)
+            batch = queue.open
+            if flight is None or batch is None:
+                continue  # the pid is being requested
+            leader = leader_of(queue.topic.name, queue.index)
+            connection = connections.get(leader) or state.leader_of(queue)
+            if (
+                not is_crowded
+                or len(flight)
+                or batch.deadline <= now
+                or flight.next_step(now) is not Step.SEND
+                or connection is None
+                or now < connection.throttled_until
+            ):
+                collation.board(queue, now, requests)
+                continue
+            room = rooms.get(connection)
+            if room is None:
+                connections[leader], room = connection, self._room(connection)
+                rooms[connection] = room
+            if room.batches <= 0 or room.size <= 0:
+                if has_one_broker:
+                    break
+                continue
+            if state.steps is not None and not self._enlisting.may_write(queue, True, now):
+                continue
+            if (new := drain(queue, also_open=True)) is not None:
+                room.batches -= 1
+                room.size -= collation.add((connection, None), requests, queue, flight.send(new, new.count))
+                count += 1
+        collation.send(requests)
+        if not self._queues.in_a_hurry:
+            ended = state.now()  # a turn that took long has waited for the GIL or for a core
+            self._rests_until = ended + min(LONGEST_REST, max(count * PAUSE, 2 * (ended - began)))
+
+    def _begin(self, queue: PartitionQueue) -> Flight[ProducerBatch] | None:
+        """Return the flight of a partition that nothing was sent to; None if the producer has no pid yet."""
+        state = self._state
+        who = state.ready_identity
+        if self._options.idempotent and who is None:
+            return None
+        flight = queue.flight
+        if flight is None:
+            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=state.max_in_flight)
+        if who is not None and flight.identity is None:
+            flight.limit = state.max_in_flight
+            flight.begin(who)
+        return flight
+
+
+def _by_turns(queues: list[PartitionQueue]) -> Iterable[PartitionQueue]:
+    """Interleave the topics, the one that has waited longest first."""
+    by_topic: dict[TopicQueues, list[PartitionQueue]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    if len(by_topic) == 1:
+        return queues
+    return [queue for queue in chain.from_iterable(zip_longest(*by_topic.values())) if queue is not None]

@@ -1,0 +1,176 @@
+"""A crowd of partitions with little to send each (PROD-6, PROD-11): the send thread, stepped."""
+
+from __future__ import annotations
+
+import pytest
+
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.produce.crowd import FEW, LONGEST_GATHER
+from fencepost.core.producers import window
+from fencepost.testing.scripted import Api, Fate, ScriptedCluster
+from tests.support.stepped import SteppedProducer, cluster
+
+pytestmark = pytest.mark.unit
+
+PARTITIONS = 100
+LINGER = 0.02
+
+
+def crowd(**options: float) -> tuple[ScriptedCluster, SteppedProducer]:
+    """Return a producer with a first record of each partition acknowledged; later answers take 50 ms."""
+    on = cluster(many=PARTITIONS, other=1)
+    producer = SteppedProducer(on, **{"linger": LINGER, **options})  # type: ignore[arg-type]
+    for partition in range(PARTITIONS):
+        producer.send("many", b"first", partition=partition)
+    producer.send("other", b"first", partition=0)
+    producer.settle()
+    producer.run_for(1.0)
+    on.latency = 0.05
+    on.seen.clear()
+    return on, producer
+
+
+def to_each(producer: SteppedProducer, value: bytes) -> None:
+    for partition in range(PARTITIONS):
+        producer.send("many", value, partition=partition)
+
+
+def sizes(on: ScriptedCluster) -> list[int]:
+    """Return the number of batches in each Produce request."""
+    return [sum(len(topic.partitions) for topic in request.message.topics) for request in on.requests(Api.PRODUCE)]
+
+
+def connection(producer: SteppedProducer) -> BrokerConnection:
+    found = producer.sender.brokers.of_node(0)
+    assert found is not None
+    return found
+
+
+def test_in_a_crowd_a_batch_grows_until_the_one_before_it_is_answered() -> None:
+    on, producer = crowd()
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.001)
+    assert sizes(on) == [PARTITIONS]
+    to_each(producer, b"third")
+    producer.run_for(LINGER + 0.01)  # its linger is over, the answer to the second is not there
+    to_each(producer, b"fourth")
+    assert sizes(on) == [PARTITIONS]
+    producer.run_for(LONGEST_GATHER)
+    assert sizes(on) == [PARTITIONS, PARTITIONS]
+    producer.settle()
+    assert on.values("many", 7) == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_in_a_crowd_a_batch_does_not_wait_for_an_answer_that_takes_long() -> None:
+    on, producer = crowd()
+    on.latency = 10.0
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.001)
+    to_each(producer, b"third")
+    producer.run_for(LINGER + LONGEST_GATHER + 0.01)
+    assert sizes(on) == [PARTITIONS, PARTITIONS]
+
+
+def test_the_number_of_small_batches_in_flight_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on, producer = crowd()
+    to_each(producer, b"second")
+    most = 0
+    for _ in range(10_000):
+        producer.sender.run_once()
+        most = max(most, connection(producer).window.batches)
+        if producer.sender.queues.is_empty:
+            break
+    assert most == 20
+    assert sizes(on) == [20] * 5
+    assert all(on.values("many", index) == [b"first", b"second"] for index in range(PARTITIONS))
+    assert connection(producer).window.batches == 0
+
+
+def test_in_a_crowd_that_always_has_more_everybody_gets_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on, producer = crowd()
+    for number in range(30):
+        to_each(producer, b"%d" % number)
+        producer.run_for(0.06)
+    written = [len(on.values("many", index)) for index in range(PARTITIONS)]
+    assert min(written) > 15
+    producer.settle()
+    expected = [b"first", *(b"%d" % number for number in range(30))]
+    assert all(on.values("many", index) == expected for index in range(PARTITIONS))
+
+
+def test_a_record_of_another_topic_is_in_the_next_request_of_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on, producer = crowd()
+    to_each(producer, b"second")
+    ticket = producer.send("other", b"second", partition=0)
+    producer.run_for(LINGER + 0.001)
+    (request,) = on.requests(Api.PRODUCE)
+    assert "other" in [topic.name for topic in request.message.topics]
+    producer.run_for(0.06)
+    assert ticket.done()
+
+
+def test_a_full_batch_does_not_wait_for_the_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on, producer = crowd(batch_size=32 << 10)
+    on.latency = 10.0
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.001)
+    on.seen.clear()
+    for _ in range(4):
+        producer.send("other", b"x" * (32 << 10), partition=0)
+    producer.sender.run_once(0.0)
+    assert sizes(on) == [1, 1, 1]  # the fourth is not full
+
+
+def test_flush_does_not_wait_for_linger_or_for_the_answer_before_it() -> None:
+    on, producer = crowd()
+    to_each(producer, b"second")
+    producer.sender.queues.flushing += 1
+    producer.sender.run_once(0.0)
+    to_each(producer, b"third")
+    producer.clock.advance(0.001)
+    producer.sender.run_once(0.0)
+    producer.sender.queues.flushing -= 1
+    assert sizes(on) == [PARTITIONS, PARTITIONS]
+
+
+def test_after_a_large_turn_a_crowd_rests() -> None:
+    on, producer = crowd(linger=0.0)
+    to_each(producer, b"second")
+    producer.sender.run_once(0.0)
+    on.latency = 0.0
+    assert sizes(on) == [PARTITIONS]
+    for _ in range(20):  # the answer comes, and with it more records, but the send thread leaves time to its caller
+        producer.sender.run_once(0.001)
+        to_each(producer, b"more")
+    assert len(sizes(on)) < 10
+    producer.settle()
+    assert len(on.values("many", 0)) == 22
+
+
+def test_a_batch_of_a_crowd_that_is_refused_is_sent_again() -> None:
+    on, producer = crowd()
+    on.next(Api.PRODUCE, Fate.LOSE)
+    to_each(producer, b"second")
+    producer.run_for(0.5)
+    assert all(on.values("many", index) == [b"first", b"second"] for index in range(PARTITIONS))
+
+
+def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> None:
+    _, producer = crowd()
+    filling = producer.sender.queues._filling
+    for partition in range(FEW + 1):
+        ticket = producer.send("many", b"second", partition=partition)
+        assert filling.is_unexpected(ticket.settlement)
+    producer.sender.run_once(0.0)
+    ticket = producer.send("many", b"second", partition=PARTITIONS - 1)
+    assert not filling.is_unexpected(ticket.settlement)
+    producer.run_for(LINGER + 0.001)
+    assert connection(producer).window.batches == FEW + 2
+    producer.settle()
+    producer.sender.run_once(0.0)
+    ticket = producer.send("many", b"third", partition=0)
+    assert filling.is_unexpected(ticket.settlement)
