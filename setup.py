@@ -34,7 +34,13 @@ kernel = Extension(
     depends=[
         f"src/fencepost/kernel/{part}"
         for part in (
-            "_ahead.pxi", "_bytes.pxi", "_columns.pxi", "_intake.pxi", "_rows.pxi", "_walk.pxi", "_native.h",
+            "_ahead.pxi",
+            "_bytes.pxi",
+            "_columns.pxi",
+            "_intake.pxi",
+            "_rows.pxi",
+            "_walk.pxi",
+            "_native.h",
         )
     ],
     extra_compile_args=flags,
