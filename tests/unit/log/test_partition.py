@@ -205,7 +205,7 @@ class TestSnapshots:
         assert bed.log.expire_producers(NOW + expiry + 1) == 1
         assert bed.log.producers.get(Pid(1)) is None
 
-    def test_a_producer_that_was_idle_for_minutes_is_small_and_still_known_after_a_restart(self, bed: LogBed) -> None:
+    def test_a_producer_idle_for_minutes_is_small_and_known_after_a_restart(self, bed: LogBed) -> None:
         """IDEM-7."""
         sent = make_batch(b"a", b"b", pid=1, epoch=0, sequence=0)
         append(bed.log, bytearray(sent), now_ms=NOW)

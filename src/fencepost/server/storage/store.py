@@ -220,8 +220,7 @@ class Store:
             here.execute("PRAGMA synchronous = NORMAL")
             here.execute("PRAGMA wal_autocheckpoint = 0")
             here.execute("SELECT count(*) FROM meta").fetchone()
-        except sqlite3.Error as error:  # there is no second connection in exclusive mode
-            logger.info("the loop commits nothing itself: %s", error)
+        except sqlite3.Error:  # there is no second connection in exclusive mode: the thread commits everything
             if here is not None:
                 here.close()
         else:

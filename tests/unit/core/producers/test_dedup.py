@@ -316,7 +316,7 @@ class TestCapture:
         assert copied.last_sequence == 2
 
 
-def test_a_producer_that_was_idle_for_minutes_writes_on_and_its_repeats_are_recognised() -> None:
+def test_a_producer_idle_for_minutes_writes_on_and_its_repeats_are_known() -> None:
     partition = Partition()
     partition.store(a_batch(0, 3), now=100)
     partition.store(a_batch(3, 2), now=200)
