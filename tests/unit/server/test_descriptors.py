@@ -24,7 +24,7 @@ print(before, resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 200 or hard == 200
 """
 
 
-def test_segment_files_get_half_of_what_the_process_may_open_and_a_server_raises_that() -> None:
+def test_segment_files_get_half_of_what_a_process_may_open_and_a_server_raises_it() -> None:
     result = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert result.stdout.split() == ["100", "True", "3"]
 
