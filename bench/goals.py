@@ -14,6 +14,8 @@ from typing import Final
 
 from bench import own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
+from bench.growth import plan as growth
+from bench.growth.measure import RATE
 from bench.results import Labels, Results, Series
 from bench.server import (
     backup,
@@ -30,7 +32,7 @@ from bench.server import (
 from bench.side_by_side import memory
 from bench.side_by_side.latency import ALONE, BESIDE_A_FLOOD
 from bench.side_by_side.plan import CONFLUENT, name
-from bench.side_by_side.throughput import BROKER_CPU, READING, SENDING
+from bench.side_by_side.throughput import BROKER_CPU, READING, READING_CPU, SENDING, SENDING_CPU
 from bench.spark import names as spark
 
 
@@ -44,10 +46,8 @@ class Goal:
     bound: float
     at_least: bool
     """Else: at most."""
-    last_label: str | None = None
-    """Only series whose last label is this one …"""
-    first_label: str | None = None
-    """… and whose first is this one."""
+    having: tuple[str, ...] = ()
+    """Only series that have all of these labels."""
 
     def met(self, value: float) -> bool:
         return value >= self.bound if self.at_least else value <= self.bound
@@ -57,18 +57,18 @@ class Goal:
         return f"{sign} {self.bound:g} × {self.baseline}" if self.baseline else f"{sign} {self.bound:g}"
 
 
-_PLAIN: Final = {"first_label": "none", "last_label": "100 B"}
-_LZ4: Final = {"first_label": "lz4", "last_label": "100 B"}
-
 GOALS: Final = (
     Goal(throughput.PRODUCE, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.FETCH, OS, KAFKA, 1.0, at_least=True),
     Goal(throughput.PRODUCE, ALWAYS, OS, 0.6, at_least=True),
     *(Goal(section, OS, KAFKA, 0.25, at_least=False) for section in (throughput.PRODUCE_CPU, throughput.FETCH_CPU)),
     Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
-    Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, last_label="p50"),
+    Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, having=("p50",)),
     Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
-    Goal(own.TAKE_OVER, OS, None, 10.0, at_least=False, last_label="p99"),
+    *(
+        Goal(own.TAKE_OVER, OS, None, bound, at_least=False, having=(f"{owner} owner", "p99"))
+        for owner, bound in (("idle", 10.0), ("writing", 10.0), ("flooding", 6.0))
+    ),
     Goal(own.OTHERS, own.WHILE_HELD, own.WITHOUT, 0.97, at_least=True),
     Goal(own.OTHERS_CPU, own.WHILE_HELD, own.WITHOUT, 1.03, at_least=False),
     Goal(secured.TLS_PRODUCE, secured.TLS, secured.PLAINTEXT, 0.5, at_least=True),
@@ -86,21 +86,30 @@ GOALS: Final = (
     Goal(restart.SECTION, OS, None, 2.0, at_least=False),
     Goal(restart.SECTION, ALWAYS, None, 2.0, at_least=False),
     Goal(backup.RATE, backup.DURING, backup.WITHOUT, 0.9, at_least=True),
-    Goal(backup.HEALTHY, backup.DURING, None, 20.0, at_least=False, first_label=backup.STEADY, last_label="p99"),
-    *(Goal(backup.SECONDS, target, None, 5.0, at_least=False, last_label=backup.WRITTEN) for target in (ALWAYS, OS)),
+    Goal(backup.HEALTHY, backup.DURING, None, 20.0, at_least=False, having=(backup.STEADY, "p99")),
+    *(Goal(backup.SECONDS, target, None, 5.0, at_least=False, having=(backup.WRITTEN,)) for target in (ALWAYS, OS)),
     Goal(search.SPEED, search.ALONE, None, 300_000, at_least=True),
     Goal(search.SPEED, search.WITH_PRODUCER, None, 300_000, at_least=True),
     Goal(search.BESIDE, search.WITH, search.WITHOUT, 0.9, at_least=True),
-    Goal(partitions.SECTION, OS, None, 1024, at_least=False, last_label=partitions.OPEN_FILES),
-    Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, last_label="100 B"),
-    Goal(SENDING, name("fencepost", OS), CONFLUENT, 4.0, at_least=True, last_label="100 B"),
+    Goal(partitions.SECTION, OS, None, 1024, at_least=False, having=(partitions.OPEN_FILES,)),
+    Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, having=("100 B",)),
+    Goal(SENDING, name("fencepost", OS), CONFLUENT, 5.0, at_least=True, having=("100 B",)),
     *(
-        Goal(SENDING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, **only)
-        for bound, only in ((5.0, _PLAIN), (8.0, _LZ4))
+        Goal(SENDING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, having=(codec, "100 B"))
+        for bound, codec in ((5.0, "none"), (8.0, "lz4"))
     ),
     *(
-        Goal(READING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, **only)
-        for bound, only in ((6.0, _PLAIN), (8.0, _LZ4))
+        Goal(READING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, having=(codec, "100 B"))
+        for bound, codec in ((6.0, "none"), (8.0, "lz4"))
+    ),
+    *(
+        Goal(section, name("fencepost_arrow", broker), None, bound, at_least=False, having=labels)
+        for section, bound, labels in (
+            (SENDING_CPU, 0.06, ("none", "no key", "100 B", "client")),
+            (SENDING_CPU, 0.12, ("lz4", "no key", "100 B", "client")),
+            (READING_CPU, 0.06, ("100 B", "client")),
+        )
+        for broker in (KAFKA, OS)
     ),
     *(
         Goal(section, name(f"fencepost{way}", OS), name(f"fencepost{way}", KAFKA), 0.25, at_least=False)
@@ -113,17 +122,28 @@ GOALS: Final = (
         for broker in (KAFKA, OS)
     ),
     *(
-        Goal(BESIDE_A_FLOOD, name("fencepost", broker), None, bound, at_least=False, last_label=label)
+        Goal(BESIDE_A_FLOOD, name("fencepost", broker), None, bound, at_least=False, having=(label,))
         for broker in (KAFKA, OS)
         for label, bound in (("p50", 1.0), ("p99", 8.0))
     ),
-    Goal(memory.SECTION, name("fencepost", OS), None, 8.0, at_least=False, last_label="10,000 queues"),
-    Goal(spark.THROUGH, spark.OURS_ON_KAFKA, spark.CONNECTOR, 1.2, at_least=True),
-    Goal(spark.THROUGH, spark.OURS, spark.CONNECTOR, 1.2, at_least=True),
-    Goal(spark.COPY, spark.OURS_ON_KAFKA, spark.CONNECTOR, 10.0, at_least=True),
-    Goal(spark.COPY, spark.OURS, spark.CONNECTOR, 10.0, at_least=True),
-    Goal(spark.SMALL, spark.OURS_ON_KAFKA, None, 0.3, at_least=False),
-    Goal(spark.SMALL, spark.OURS, None, 0.3, at_least=False),
+    Goal(memory.SECTION, name("fencepost", OS), None, 8.0, at_least=False, having=("10,000 queues",)),
+    *(
+        Goal(
+            growth.section(growth.PARTITIONS, RATE),
+            name("fencepost", OS),
+            name("confluent", OS),
+            bound,
+            at_least=True,
+            having=(growth.label(number),),
+        )
+        for number, bound in ((1, 4.0), (10, 4.0), (100, 4.0), (1_000, 4.0), (10_000, 3.0))
+    ),
+    Goal(spark.THROUGH, spark.OURS_ON_KAFKA, spark.CONNECTOR, 2.0, at_least=True),
+    Goal(spark.THROUGH, spark.OURS, spark.CONNECTOR, 2.0, at_least=True),
+    Goal(spark.COPY, spark.OURS_ON_KAFKA, spark.CONNECTOR, 12.0, at_least=True),
+    Goal(spark.COPY, spark.OURS, spark.CONNECTOR, 12.0, at_least=True),
+    Goal(spark.SMALL, spark.OURS_ON_KAFKA, None, 0.1, at_least=False),
+    Goal(spark.SMALL, spark.OURS, None, 0.1, at_least=False),
     *(
         Goal(spark.FORMAT, spark.way_on(way, broker), spark.way_on(spark.BY_FOREACHBATCH, broker), bound, at_least=True)
         for way, bound in ((spark.INLINE, 0.9), (spark.STAGED, 0.6))
@@ -155,9 +175,7 @@ class Judgement:
 def judge(results: Results) -> Iterator[Judgement]:
     for goal in GOALS:
         for labels in results.labels(goal.section):
-            if goal.last_label is not None and labels[-1:] != (goal.last_label,):
-                continue
-            if goal.first_label is not None and labels[:1] != (goal.first_label,):
+            if not set(goal.having) <= set(labels):
                 continue
             ours = results.get(goal.section, labels, goal.ours)
             if ours is None:
