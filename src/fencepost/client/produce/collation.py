@@ -41,12 +41,6 @@ GATHER: Final = 0.005
 
 _LATE: Final = "no answer came, and the server may still append it: a retry could duplicate it"
 
-NEWEST_PRODUCE_BY_NAME: Final = 12
-"""Later versions name topics by id."""
-
-NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
-"""Later versions add partitions implicitly, and expect a new epoch for every transaction (KIP-890)."""
-
 _ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
 
 _TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
@@ -88,16 +82,17 @@ class Collation:
     def collate(self, now: float) -> None:
         self._turn += 1
         if self._crowd.is_one() and self._crowd.collate(now):
-            candidates = self._in_turn([*self._crowd.look(now), *self._queues.full()], now)
+            odd = self._crowd.look(now)
+            self._designate_all(odd, now)
+            # No queue twice: a request has one batch of each partition, and so has its answer.
+            candidates = self._in_turn([*dict.fromkeys(chain(odd, self._queues.full()))], now)
             while candidates:
                 candidates = self._round(candidates, now)
             return
         active = self._queues.all_active()
         if not active:
             return
-        for queue in active:
-            if queue.index == UNDESIGNATED:
-                self._designate(queue, now)
+        self._designate_all(active, now)
         candidates = self._in_turn(self._queues.active(), now)
         little = [queue for queue in candidates if _has_little(queue)]
         self.is_crowded = len(little) > _FEW
@@ -154,6 +149,11 @@ class Collation:
         first = self._turn % len(groups)
         rows = zip_longest(*groups[first:], *groups[:first])
         return [queue for queue in chain.from_iterable(rows) if queue is not None]
+
+    def _designate_all(self, queues: list[PartitionQueue], now: float) -> None:
+        for queue in queues:
+            if queue.index == UNDESIGNATED:
+                self._designate(queue, now)
 
     def _designate(self, queue: PartitionQueue, now: float) -> None:
         """Assign whole batches of the undesignated queue to partitions that could send them now."""
@@ -434,8 +434,7 @@ class ProduceRequests:
             self.lost(request, error, left)
 
         try:
-            newest = NEWEST_PRODUCE_BY_NAME if request.transactional_id is None else NEWEST_PRODUCE_IN_TRANSACTION
-            version = connection.version(Key.PRODUCE, newest)
+            version = connection.version(Key.PRODUCE, request.newest_version)
         except FencepostError as error:
             self._state.is_plain = False
             for queue, sent in aboard:

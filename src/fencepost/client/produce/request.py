@@ -11,6 +11,12 @@ from fencepost.core.producers.inflight import Sent
 REQUESTS_IN_FLIGHT: Final = 16
 """Per broker. Requests that a broker has not read yet delay the next request of every other topic."""
 
+NEWEST_PRODUCE_BY_NAME: Final = 12
+"""Later versions name topics by id."""
+
+NEWEST_PRODUCE_IN_TRANSACTION: Final = 10
+"""Later versions add partitions implicitly, and expect a new epoch for every transaction (KIP-890)."""
+
 
 class Aboard(NamedTuple):
     """A batch in a request."""
@@ -29,6 +35,10 @@ class CollatedRequest:
         self.transactional_id = transactional_id
         self.aboard: list[Aboard] = []
         self.size = 0
+
+    @property
+    def newest_version(self) -> int:
+        return NEWEST_PRODUCE_BY_NAME if self.transactional_id is None else NEWEST_PRODUCE_IN_TRANSACTION
 
     def add(self, queue: PartitionQueue, sent: Sent[ProducerBatch], size: int) -> None:
         self.aboard.append(Aboard(queue, sent))

@@ -7,6 +7,7 @@ import pytest
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.crowd import FEW, LONGEST_GATHER
 from fencepost.core.producers import window
+from fencepost.errors import Expired
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
@@ -157,6 +158,38 @@ def test_a_batch_of_a_crowd_that_is_refused_is_sent_again() -> None:
     to_each(producer, b"second")
     producer.run_for(0.5)
     assert all(on.values("many", index) == [b"first", b"second"] for index in range(PARTITIONS))
+
+
+def test_a_partition_to_send_again_with_a_full_batch_is_in_a_request_once() -> None:
+    on, producer = crowd(batch_size=4000)
+    on.next(Api.PRODUCE, Fate.LOSE)
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.06)  # it is lost, and not sent again yet
+    tickets = [producer.send("many", b"%d" % number + b"x" * 3000, partition=7) for number in range(5)]
+    on.seen.clear()
+    producer.run_for(2.0)
+    for request in on.requests(Api.PRODUCE):
+        indexes = [part.index for topic in request.message.topics if topic.name == "many" for part in topic.partitions]
+        assert len(indexes) == len(set(indexes))
+    assert all(ticket.done() for ticket in tickets)
+    assert [(value or b"")[:1] for value in on.values("many", 7)] == [b"f", b"s", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_record_without_a_partition_expires_beside_a_crowd_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on = cluster(many=PARTITIONS, wide=3)
+    producer = SteppedProducer(on, linger=LINGER, delivery_timeout=5.0, request_timeout=60.0)
+    to_each(producer, b"first")
+    producer.send("wide", b"first")
+    producer.settle()
+    on.latency = 1000.0
+    to_each(producer, b"second")
+    producer.run_for(1.0)  # no room is left
+    ticket = producer.send("wide", b"second")
+    for _ in range(26):
+        producer.run_for(0.2)
+        to_each(producer, b"more")
+    assert isinstance(ticket.exception(0), Expired)
 
 
 def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> None:
