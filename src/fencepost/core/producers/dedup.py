@@ -15,7 +15,7 @@ continue at any sequence. Pids only rise, so one number, `remembers_from`, tells
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
@@ -171,7 +171,7 @@ class ProducerTable:
 
     def get(self, pid: Pid) -> ProducerEntry | None:
         entry = self._entries.get(pid)
-        return entry if entry is not None else _unfaded(self._faded.get(pid))
+        return entry if entry is not None else _found_in(self._faded, pid)
 
     def judge(self, batch: SequencedBatch, issued_below: Pid = NO_PID) -> BatchVerdict:
         """Classify the batch; change nothing. The server has issued the pids below `issued_below`; by default none is
@@ -266,7 +266,7 @@ class ProducerTable:
         for pid in idle:
             del self._entries[pid]
         if faded := self._faded.seen_before(before):
-            self._faded = self._faded.seen_since(before)
+            self._faded = self._faded.without(faded)
             idle += faded
         if idle:
             self.remembers_from = max(self.remembers_from, Pid(max(idle) + 1))
@@ -300,8 +300,8 @@ class ProducerTable:
     def _unfade(self, pid: Pid) -> ProducerEntry | None:
         """Return the entry, which may be changed if no capture shares it."""
         entry = self._entries.get(pid)
-        if entry is None and self._faded and (entry := _unfaded(self._faded.get(pid))) is not None:
-            self._faded = self._faded.without(pid)
+        if entry is None and self._faded and (entry := _found_in(self._faded, pid)) is not None:
+            self._faded = self._faded.without([pid])
             self._put(pid, entry)
         return entry
 
@@ -340,15 +340,37 @@ class _Captured(Mapping[Pid, ProducerEntry]):
             yield faded.pid
 
     def __getitem__(self, pid: Pid) -> ProducerEntry:
-        entry = self._entries.get(pid) or _unfaded(self._faded.get(pid))
+        entry = self._entries.get(pid) or _found_in(self._faded, pid)
         if entry is None:
             raise KeyError(pid)
         return entry
 
+    def items(self) -> ItemsView[Pid, ProducerEntry]:
+        return _CapturedItems(self)
 
-def _unfaded(faded: FadedProducer | None) -> ProducerEntry | None:
-    if faded is None:
-        return None
+    def pairs(self) -> Iterator[tuple[Pid, ProducerEntry]]:
+        yield from self._entries.items()
+        for faded in self._faded:
+            yield faded.pid, _unfaded(faded)
+
+
+class _CapturedItems(ItemsView[Pid, ProducerEntry]):
+    """The items, without a search for each of them: a compaction looks at all producers on the server's loop."""
+
+    def __init__(self, captured: _Captured) -> None:
+        super().__init__(captured)
+        self._captured = captured
+
+    def __iter__(self) -> Iterator[tuple[Pid, ProducerEntry]]:
+        return self._captured.pairs()
+
+
+def _found_in(producers: FadedProducers, pid: Pid) -> ProducerEntry | None:
+    faded = producers.get(pid)
+    return None if faded is None else _unfaded(faded)
+
+
+def _unfaded(faded: FadedProducer) -> ProducerEntry:
     return ProducerEntry(faded.epoch, faded.last_sequence, faded.last_offset, faded.last_seen, run=faded.run)
 
 

@@ -18,6 +18,7 @@ from fencepost.core.producers.dedup import (
     SequencedBatch,
     StaleEpoch,
 )
+from fencepost.core.producers.faded import FadedProducers
 from fencepost.core.sequence import MAX_SEQUENCE, advance, last_of
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
@@ -352,3 +353,17 @@ def test_faded_producers_count_little_and_expire_as_the_others_do() -> None:
     assert entry is not None
     assert entry.last_offset == 20
     assert table.remembers_from == 20
+
+
+def test_a_look_at_all_producers_searches_for_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ProducerTable()
+    for pid in range(3):
+        table.apply(a_batch(0, pid=pid), Offset(pid), pid)
+    table.fade(before=2)
+
+    def refuse(self: object, pid: Pid) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(FadedProducers, "get", refuse)
+    assert {pid: entry.last_offset for pid, entry in table} == {0: 0, 1: 1, 2: 2}
+    assert len(list(table.capture().items())) == 3
