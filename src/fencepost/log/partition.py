@@ -88,6 +88,7 @@ class PartitionLog:
         "_judged",
         "_new_directories",
         "_noted_offset",
+        "_opened_ms",
         "_places",
         "_segments",
         "_snapshot_due",
@@ -115,8 +116,11 @@ class PartitionLog:
         "swap_lock",
     )
 
-    def __init__(self, directory: str, config: LogConfig, handles: Handles, recovered: Recovered) -> None:
+    def __init__(
+        self, directory: str, config: LogConfig, handles: Handles, recovered: Recovered, opened_ms: Milliseconds
+    ) -> None:
         self.directory = directory
+        self._opened_ms = opened_ms
         self.config = config
         self.producers = recovered.producers
         self.recovered = recovered.replay
@@ -185,7 +189,7 @@ class PartitionLog:
             raise ValueError("handles.files must be the same object as files")
         try:
             recovered = recover(str(directory), config, handles, now_ms, issued=issued, sync_failed=sync_failed)
-            return cls(str(directory), config, handles, recovered)
+            return cls(str(directory), config, handles, recovered, now_ms)
         except OSError as error:
             raise StorageError(f"cannot open the log {directory}: {error}") from error
 
@@ -403,9 +407,11 @@ class PartitionLog:
 
     def expire_producers(self, now_ms: Milliseconds) -> int:
         """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number. Keep only the
-        least of those that were idle for some minutes."""
+        least of those that were idle for some minutes, during which the log was open."""
         expired = self.producers.expire(now_ms - self.config.producer_expiry_ms)
-        self.producers.fade(now_ms - dedup.FADES_AFTER)
+        idle_since = now_ms - dedup.FADES_AFTER
+        if idle_since > self._opened_ms:
+            self.producers.fade(idle_since)
         return len(expired)
 
     # --- any thread -------------------------------------------------------------------------------------------------

@@ -131,7 +131,8 @@ class _Recovery:
             found.start_offset = max(found.start_offset, found.segments[0].base_offset)
         found.end_offset = max(found.end_offset, found.start_offset)
         found.producers.remembers_from = self._remembers_from(snapshot)
-        found.producers.fade(self._now_ms - FADES_AFTER)
+        # Not yet those with batches: while the server was down, no client could repeat what was not answered.
+        found.producers.fade(self._now_ms - FADES_AFTER, forget_batches=False)
         if sync_failed or SYNC_FAILED_NAME in names:
             self._write_again()
             changed = True

@@ -219,6 +219,27 @@ class TestSnapshots:
             bed.log.close(NOW + FADES_AFTER + 2)
             bed.open()
 
+    def test_a_batch_that_is_repeated_after_a_long_outage_is_still_acknowledged(self, bed: LogBed) -> None:
+        """IDEM-7: while the server was down, no client could ask for the answer that it lost."""
+        sent = make_batch(b"a", b"b", pid=1, epoch=0, sequence=0)
+        append(bed.log, bytearray(sent), now_ms=NOW)
+        bed.log.snapshot(NOW).write()
+        duplicate = Duplicate(Offset(0), check_batch(sent).max_timestamp)
+        restarted = NOW + 10 * FADES_AFTER
+        bed.open(now_ms=restarted)
+        assert bed.log.judge(check_batch(sent)) == duplicate
+        bed.log.expire_producers(restarted + FADES_AFTER)
+        assert bed.log.judge(check_batch(sent)) == duplicate
+        bed.log.expire_producers(restarted + FADES_AFTER + 1)
+        assert bed.log.judge(check_batch(sent)) == Forgotten(Sequence(1))
+
+    def test_a_faded_producer_takes_little_memory_from_the_start(self, bed: LogBed) -> None:
+        append(bed.log, make_batch(b"a", pid=1, epoch=0, sequence=0), now_ms=NOW)
+        bed.log.expire_producers(NOW + FADES_AFTER + 1)
+        bed.log.snapshot(NOW).write()
+        bed.open(now_ms=NOW + FADES_AFTER + 2)
+        assert bed.log.producers.fade(NOW + FADES_AFTER) == 0  # it is
+
 
 class TestReopening:
     @pytest.mark.parametrize("snapshot_at", [None, 0, 1, 20, 40])

@@ -27,9 +27,9 @@ from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence
 REMEMBERED: Final = 16
 """Batches remembered per producer: as many as a client may have in flight (Kafka's clients 5, ours up to 16)."""
 
-FADES_AFTER: Final[Milliseconds] = 5 * 60 * 1000
-"""Idle time after which a producer's batches are no longer remembered. Clients do not repeat a batch after two minutes,
-unless they are told to."""
+FADES_AFTER: Final[Milliseconds] = 10 * 60 * 1000
+"""Idle time after which a producer's batches are no longer remembered. By default Java's clients repeat a batch for two
+minutes and librdkafka for five. To them a repeat without a remembered batch is an error, although it is in the log."""
 
 FADED_PER_ENTRY: Final = 16
 """Faded producers that take as much memory as one that is not."""
@@ -272,13 +272,13 @@ class ProducerTable:
             self.remembers_from = max(self.remembers_from, Pid(max(idle) + 1))
         return idle
 
-    def fade(self, before: Milliseconds) -> int:
+    def fade(self, before: Milliseconds, *, forget_batches: bool = True) -> int:
         """Keep only the least of the producers not seen since `before`, except those with an open transaction. Return
-        their number."""
+        their number. Without `forget_batches`, those with remembered batches stay as they are."""
         idle = [
             FadedProducer(pid, entry.epoch, entry.last_sequence, entry.last_offset, entry.last_seen, entry.run)
             for pid, entry in self._entries.items()
-            if entry.last_seen < before and entry.transaction_start is None
+            if entry.last_seen < before and entry.transaction_start is None and (forget_batches or not entry.batches)
         ]
         if idle:
             gone = {faded.pid for faded in idle}
