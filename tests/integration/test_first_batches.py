@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from threading import Timer
 
 import pytest
 
@@ -12,7 +13,9 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.first_batches import write_first_batches
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.kernel import encode_batch
+from fencepost.kernel import encode_batch, read_header
+from fencepost.spark import publish
+from fencepost.spark.freeze import Frozen, manifest_of_frozen
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted.fates import Api, Fate
 from fencepost.types import TopicPartition
@@ -57,3 +60,32 @@ def test_first_batches_of_all_partitions_are_there_once(server: TestedServer, na
     for topic in topics:
         expected = [str(TopicPartition(topic, partition)).encode() for partition in range(PARTITIONS) for _ in "12"]
         assert committed_values(server.address, topic) == expected
+
+
+def test_a_server_that_is_away_for_a_moment_does_not_fail_the_driver(server: TestedServer, name: str) -> None:
+    """PIPE-4: a restart of the server in the middle of a small micro-batch costs none of its attempts."""
+    with ExitStack() as stack:
+        admin = stack.enter_context(Admin(server.address))
+        proxy = stack.enter_context(Proxy(server.address))
+        routes = stack.enter_context(Routes(ClientSettings.of(proxy.address)))
+        channels = stack.enter_context(LeaderChannels(routes))
+        admin.create_topic(name, PARTITIONS)
+        wanted = [TopicPartition(name, partition) for partition in range(PARTITIONS)]
+        contents = [encode_batch([(None, str(where).encode(), 0, None)]) for where in wanted]
+        manifest = manifest_of_frozen(
+            Frozen(where, 0, 1, len(content), read_header(content).crc, content)
+            for where, content in zip(wanted, contents, strict=True)
+        )
+        name_of_it = Transactional(routes, f"{name}-id")
+        identity = name_of_it.init(60_000)
+        name_of_it.add_partitions(identity, wanted)
+        channels.to_leaders(wanted)
+        proxy.refuse()
+        proxy.cut()
+        back = Timer(1.0, proxy.refuse, [False])
+        back.start()
+        stack.callback(back.join)
+        publish.by_driver(channels, SharedTransaction(name_of_it.name, identity), manifest)
+        name_of_it.end(identity, commit=True)
+        name_of_it.end(identity, commit=True)
+    assert committed_values(server.address, name) == [str(where).encode() for where in wanted]
