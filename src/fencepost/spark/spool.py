@@ -13,13 +13,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from io import FileIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.client.cluster.closing import Closing
 from fencepost.kernel import Buffer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_OPEN_FILES: Final = 64
 
 
 class Place(NamedTuple):
@@ -73,15 +75,19 @@ class SpoolWriter(Closing):
 
 
 class SpoolReader(Closing):
-    """Reads batches, those of one file after the other."""
+    """Reads batches, those of a target partition from one file after the other. There is a file for each task that
+    froze, and a process may open 1024 files by default, so only the last ones stay open."""
 
     def __init__(self) -> None:
         self._open: dict[str, FileIO] = {}
+        """The one that was opened first comes first."""
 
     def read(self, place: Place, size: int) -> bytearray:
         """Return the batch at a place."""
         file = self._open.get(place.file)
         if file is None:
+            if len(self._open) >= _OPEN_FILES:
+                self._open.pop(next(iter(self._open))).close()
             file = self._open[place.file] = FileIO(place.file, "rb")
         file.seek(place.at)
         content = bytearray(size)

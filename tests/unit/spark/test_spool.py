@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fencepost.kernel import decode_batch
+from fencepost.spark import spool
 from fencepost.spark.freeze import SPOOLED_COLUMNS, freeze_rows, manifest_of
 from fencepost.spark.spool import Place, SpoolReader, SpoolWriter
 from tests.unit.spark.test_freeze import encoding, rows
@@ -40,6 +42,26 @@ def test_a_file_that_is_gone_or_too_short_is_an_error_of_the_system(tmp_path: Pa
     Path(place.file).unlink()
     with SpoolReader() as reader, pytest.raises(FileNotFoundError):
         reader.read(place, 3)
+
+
+def test_a_reader_of_many_files_keeps_few_of_them_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two thousand tasks froze, and the process may open a thousand files."""
+    places = []
+    for number in range(200):
+        with SpoolWriter(str(tmp_path)) as writer:
+            places.append(writer.put(b"%03d" % number))
+    opened: list[FileIO] = []
+
+    def open_file(name: str, mode: str) -> FileIO:
+        opened.append(FileIO(name, mode))
+        assert sum(not file.closed for file in opened) < 100
+        return opened[-1]
+
+    monkeypatch.setattr(spool, "FileIO", open_file)
+    with SpoolReader() as reader:
+        for _ in range(2):  # for two target partitions
+            assert [reader.read(place, 3) for place in places] == [b"%03d" % number for number in range(200)]
+    assert all(file.closed for file in opened)
 
 
 @pytest.mark.parametrize("small_bytes", [0, 1 << 20])
