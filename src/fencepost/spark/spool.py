@@ -39,9 +39,11 @@ class Spool:
 
     @staticmethod
     def is_possible(spark: SparkSession) -> bool:
-        """Return whether all tasks run on this machine, in the JVM of the session."""
-        master: str = spark.sparkContext.master
-        return master == "local" or master.startswith("local[")
+        """Return whether all tasks run on this machine, in the JVM of the session. Not if Spark must encrypt what it
+        writes to disks (spark.io.encryption.enabled): these files are plain."""
+        context = spark.sparkContext
+        is_local = context.master == "local" or context.master.startswith("local[")
+        return is_local and not context._encryption_enabled
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fencepost.kernel import decode_batch
 from fencepost.spark import spool
 from fencepost.spark.freeze import SPOOLED_COLUMNS, freeze_rows, manifest_of
-from fencepost.spark.spool import Place, SpoolReader, SpoolWriter
+from fencepost.spark.spool import Place, Spool, SpoolReader, SpoolWriter
 from tests.unit.spark.test_freeze import encoding, rows
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,24 @@ def test_batches_come_back_from_their_places_in_any_order(tmp_path: Path) -> Non
     with SpoolReader() as reader:
         for place, content in reversed(list(zip(places, contents, strict=True))):
             assert reader.read(place, len(content)) == content
+
+
+@pytest.mark.parametrize(
+    ("master", "encrypted", "is_possible"),
+    [
+        ("local", False, True),
+        ("local[2,3]", False, True),
+        ("local[*]", True, False),
+        ("local-cluster[2,1,1024]", False, False),
+        ("spark://localhost:7077", False, False),
+    ],
+)
+def test_files_are_for_tasks_on_this_machine_that_need_no_encryption(
+    master: str, encrypted: bool, is_possible: bool
+) -> None:
+    context = SimpleNamespace(master=master, _encryption_enabled=encrypted)
+    session: Any = SimpleNamespace(sparkContext=context)
+    assert Spool.is_possible(session) == is_possible
 
 
 def test_a_task_without_batches_makes_no_file(tmp_path: Path) -> None:
