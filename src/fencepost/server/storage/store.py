@@ -88,6 +88,8 @@ class Store:
         """The loop's own connection. The thread makes it, when it is first needed."""
         self._wants_here = False
         self._here_in_a_row = 0
+        self._copied_at = 0
+        """When the write-ahead log was last copied into the file."""
         self.commits = 0
         try:
             path.touch(mode=0o600)  # SQLite creates its other files with the same mode
@@ -204,6 +206,8 @@ class Store:
                 self._open_here()
             if batch:
                 self._commit(batch)
+                if self._here is not None:
+                    self._begin_log_anew()
                 self._done += len(batch)
             if item is None:
                 return
@@ -225,6 +229,15 @@ class Store:
                 here.close()
         else:
             self._here = here
+
+    def _begin_log_anew(self) -> None:
+        """If a commit has copied the write-ahead log into the file, make a change of no importance. The first change
+        after that begins the log anew and waits for the disk, which the loop must not."""
+        with contextlib.suppress(sqlite3.Error, OSError):
+            copied_at = self._path.stat().st_mtime_ns
+            if copied_at != self._copied_at:
+                self._copied_at = copied_at
+                self._connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
     def _begin_look(self, look: _Look) -> None:
         """Begin a transaction that only reads. In WAL mode it sees the store of this moment, and later changes neither

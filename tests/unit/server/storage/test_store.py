@@ -208,6 +208,36 @@ def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> 
     store.close()
 
 
+def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -> None:
+    """SQLite syncs the new beginning, also with --sync os: the loop would wait for the disk."""
+    store = Store(tmp_path / "meta.sqlite", "os")
+    log = tmp_path / "meta.sqlite-wal"
+
+    def beginning() -> bytes:
+        with log.open("rb") as file:
+            return file.read(32)
+
+    async def write() -> tuple[int, int]:
+        here, changes = 0, set()
+        await put_token(store, 1)
+        for number in range(2500):
+            while store._handed_over != store._done:
+                await asyncio.sleep(0.001)
+            before = beginning()
+            done = put_token(store, number)
+            if done.done():
+                here += 1
+                assert beginning() == before
+            changes.add(before)
+            await done
+        return here, len(changes)
+
+    here, beginnings = asyncio.run(write())
+    assert here > 2000
+    assert beginnings > 1
+    store.close()
+
+
 def test_with_a_sync_every_commit_is_the_threads(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "always")
 
