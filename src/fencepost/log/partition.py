@@ -405,12 +405,12 @@ class PartitionLog:
     def compaction_ended(self) -> None:
         self._compacting = None
 
-    def expire_producers(self, now_ms: Milliseconds) -> int:
-        """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number. Keep only the
-        least of those that were idle for some minutes, during which the log was open."""
+    def expire_producers(self, now_ms: Milliseconds, *, fade: bool = False) -> int:
+        """Forget producers that were idle for longer than `producer_expiry_ms`, and return their number. `fade`: keep
+        only the least of those that were idle for some minutes, during which the log was open."""
         expired = self.producers.expire(now_ms - self.config.producer_expiry_ms)
         idle_since = now_ms - dedup.FADES_AFTER
-        if idle_since > self._opened_ms:
+        if fade and idle_since > self._opened_ms:
             self.producers.fade(idle_since)
         return len(expired)
 

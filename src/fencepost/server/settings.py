@@ -183,8 +183,8 @@ class ServerConfig:
     max_partitions: int = setting(200_000, "Maximum number of partitions, over all topics.")
     max_producers: int = setting(
         100_000,
-        "Maximum number of remembered producers; a producer counts once in each partition that it writes to, and "
-        "sixteen that were idle for some minutes count as one.",
+        "Maximum number of remembered producers; a producer counts once in each partition that it writes to. From half "
+        "of it on, sixteen that were idle for ten minutes count as one.",
     )
     max_transactional_ids: int = setting(20_000, "Maximum number of transactional ids.", live=True)
     max_resources: int = setting(

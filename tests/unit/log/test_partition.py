@@ -209,9 +209,13 @@ class TestSnapshots:
         """IDEM-7."""
         sent = make_batch(b"a", b"b", pid=1, epoch=0, sequence=0)
         append(bed.log, bytearray(sent), now_ms=NOW)
-        assert bed.log.expire_producers(NOW + FADES_AFTER) == 0
+        assert bed.log.expire_producers(NOW + FADES_AFTER, fade=True) == 0
         assert bed.log.judge(check_batch(sent)) == Duplicate(Offset(0), check_batch(sent).max_timestamp)
         assert bed.log.expire_producers(NOW + FADES_AFTER + 1) == 0
+        assert bed.log.judge(check_batch(sent)) == Duplicate(
+            Offset(0), check_batch(sent).max_timestamp
+        )  # there is room
+        assert bed.log.expire_producers(NOW + FADES_AFTER + 1, fade=True) == 0
         for _ in range(2):
             assert bed.log.judge(check_batch(sent)) == Forgotten(Sequence(1))
             following = make_batch(b"c", pid=1, epoch=0, sequence=2)
@@ -228,14 +232,14 @@ class TestSnapshots:
         restarted = NOW + 10 * FADES_AFTER
         bed.open(now_ms=restarted)
         assert bed.log.judge(check_batch(sent)) == duplicate
-        bed.log.expire_producers(restarted + FADES_AFTER)
+        bed.log.expire_producers(restarted + FADES_AFTER, fade=True)
         assert bed.log.judge(check_batch(sent)) == duplicate
-        bed.log.expire_producers(restarted + FADES_AFTER + 1)
+        bed.log.expire_producers(restarted + FADES_AFTER + 1, fade=True)
         assert bed.log.judge(check_batch(sent)) == Forgotten(Sequence(1))
 
     def test_a_faded_producer_takes_little_memory_from_the_start(self, bed: LogBed) -> None:
         append(bed.log, make_batch(b"a", pid=1, epoch=0, sequence=0), now_ms=NOW)
-        bed.log.expire_producers(NOW + FADES_AFTER + 1)
+        bed.log.expire_producers(NOW + FADES_AFTER + 1, fade=True)
         bed.log.snapshot(NOW).write()
         bed.open(now_ms=NOW + FADES_AFTER + 2)
         assert bed.log.producers.fade(NOW + FADES_AFTER) == 0  # it is

@@ -57,6 +57,7 @@ class Housekeeping:
 
     async def round(self) -> None:
         """Maintain every open partition once."""
+        fade = self._broker.producers.is_half_reached()
         for partition in self._open_partitions():
             log = partition.log
             if log is None or log.failed is not None or partition.topic.deleted:
@@ -64,7 +65,7 @@ class Housekeeping:
             with self._health.watch(Chore.RETENTION, partition.name):
                 self._apply_retention(partition, log)
             with self._health.watch(Chore.FORGETTING_PRODUCERS, partition.name):
-                log.expire_producers(self._broker.clock.now_ms())
+                log.expire_producers(self._broker.clock.now_ms(), fade=fade)
             with self._health.watch(Chore.SNAPSHOT, partition.name):
                 if log.wants_snapshot():
                     await partition.save_snapshot()

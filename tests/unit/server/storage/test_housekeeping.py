@@ -1,0 +1,35 @@
+"""What the server does now and then with every partition, run by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fencepost.core.producers.dedup import FADES_AFTER
+from fencepost.kernel import read_header
+from fencepost.server.storage.housekeeping import Housekeeping
+from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.logs import make_batch
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(("most", "weight"), [(4, 1), (5, 2)], ids=["half are taken", "there is room"])
+def test_idle_producers_fade_only_if_the_limit_is_in_sight(tmp_path: Path, most: int, weight: int) -> None:
+    """IDEM-7: another client than ours takes the answer to a late repeat for an error if its producer has faded."""
+
+    async def test(bed: BrokerBed) -> None:
+        topic = bed.broker.topics.get("t")
+        partition = topic.partition(0) if topic is not None else None
+        assert partition is not None
+        log = await partition.open()
+        for pid in (1, 2):
+            batch = make_batch(b"x", pid=pid, epoch=0, sequence=0)
+            partition.append(memoryview(bytearray(batch)), read_header(batch), bed.clock.now_ms())
+        bed.clock.advance(FADES_AFTER / 1000 + 1)
+        assert log.producers.weight == 2
+        await Housekeeping(bed.broker).round()
+        assert log.producers.weight == weight
+
+    run_with(lambda: BrokerBed(tmp_path, max_producers=most), test, 1, {})
