@@ -21,7 +21,6 @@ from tests.support.committed import committed, committed_values
 from tests.support.spark_drivers import Drivers
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
@@ -137,21 +136,24 @@ def test_retried(spark: SparkSession, ours: str, name: str, tmp_path: Path, monk
 
     create(ours, name)
     marker = tmp_path / "failed"
-    original = publishing.publish_rows
 
-    def failing(*arguments: Any) -> Any:
-        publish = original(*arguments)
+    def failing(original: Any) -> Any:
+        def made(*arguments: Any) -> Any:
+            publish = original(*arguments)
 
-        def publish_and_fail(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for answer in publish(rows):
-                if not marker.exists():
-                    marker.touch()
-                    raise RuntimeError("this attempt fails")
-                yield answer
+            def publish_and_fail(given: Any) -> Iterator[Any]:
+                for answer in publish(given):
+                    if not marker.exists():
+                        marker.touch()
+                        raise RuntimeError("this attempt fails")
+                    yield answer
 
-        return publish_and_fail
+            return publish_and_fail
 
-    monkeypatch.setattr(publishing, "publish_rows", failing)
+        return made
+
+    for way in ("publish_files", "publish_rows"):  # with a local master, and on a cluster
+        monkeypatch.setattr(publishing, way, failing(getattr(publishing, way)))
     report = fencepost.spark.write(numbers(spark, 3_000), ours, topic=name, job=name, driver_bytes=0)
     assert marker.exists()
     assert report.attempts == 1

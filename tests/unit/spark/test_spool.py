@@ -1,4 +1,4 @@
-"""Frozen batches in files: what is put there comes back, and what is gone is noticed."""
+"""Frozen batches in files: what is put there comes back, and what is gone is noticed (PIPE-5)."""
 
 from __future__ import annotations
 

@@ -186,10 +186,10 @@ class Group:
     # ------------------------------------------------------------------------------------------ time
 
     def next_deadline(self) -> Milliseconds | None:
-        """Return a time before which `tick` has nothing to do. It may come too early, because deadlines that were
-        moved since the last `tick` still count: to look at every member after each request would take too long."""
-        waits = self._join_deadline is not None or self._sync_deadline is not None
-        return self._soonest if waits or self.members or self.pending else None
+        """Return a time before which `tick` has nothing to do. It may be too early: deadlines that were moved since the
+        last `tick` still count, because to look at every member after each request would take too long."""
+        has_one = self.members or self.pending or self._join_deadline is not None or self._sync_deadline is not None
+        return self._soonest if has_one else None
 
     def tick(self, now: Milliseconds) -> list[Effect]:
         lapsed = [member_id for member_id, at in self.pending.items() if at <= now]
@@ -432,8 +432,9 @@ class Group:
             delay = self.settings.initial_rebalance_delay_ms
             self._initial_left_ms = max(timeout - delay, 0)
             self._joined_in_delay = False
-            self._join_deadline = self._due(now + delay)
-            if delay == 0:
+            if delay:
+                self._join_deadline = self._due(now + delay)
+            else:
                 self._complete_join(now)
         else:
             self._join_deadline = self._due(now + timeout)
