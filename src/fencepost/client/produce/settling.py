@@ -118,7 +118,7 @@ class Settling:
         elif isinstance(error, SendFailed):
             try:
                 hook(error)
-            except Exception:
+            except BaseException:  # SystemExit too: others would never be settled
                 log.exception("on_error raised")
 
     def note_early_failures(self) -> None:

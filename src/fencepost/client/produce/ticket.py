@@ -194,7 +194,7 @@ class Settlement:
     def _settle(self) -> None:
         callbacks, futures = self._close()
         for callback, ticket in callbacks:
-            _call(callback, ticket)
+            _call_and_go_on(callback, ticket)
         for loop, waiting in futures.items():
             _tell(loop, waiting)  # one wake-up per loop and batch
 
@@ -224,7 +224,8 @@ class Unplaced(Settlement):
         """Hand all callbacks and futures over to the batches that the tickets now have."""
         callbacks, futures = self._close()
         for callback, ticket in callbacks:
-            ticket.add_done_callback(callback)
+            if not ticket.settlement.call_back(callback, ticket):
+                _call_and_go_on(callback, ticket)
         for waiting in futures.values():
             for future, ticket in waiting:
                 if not ticket.settlement.resolve(future, ticket):
@@ -298,6 +299,15 @@ def _call(callback: Callback, ticket: Ticket) -> None:
     try:
         callback(ticket)
     except Exception:
+        log.exception("a callback of a ticket raised")
+
+
+def _call_and_go_on(callback: Callback, ticket: Ticket) -> None:
+    """Call it on the send thread, which goes on even after `sys.exit`: otherwise the other records of the answer would
+    never be settled."""
+    try:
+        callback(ticket)
+    except BaseException:
         log.exception("a callback of a ticket raised")
 
 

@@ -58,6 +58,27 @@ def test_records_whose_commit_is_under_way_are_settled_as_unknown() -> None:
     assert sender.queues.wait_until_settled(0)
 
 
+def test_a_callback_that_wants_to_end_the_send_thread_does_no_harm() -> None:
+    failed: list[object] = []
+
+    def ends(error: object) -> None:
+        failed.append(error)
+        raise SystemExit(1)
+
+    producer = SteppedProducer(cluster(t=3), on_error=ends, delivery_timeout=5.0)
+    tickets = [producer.send("t", b"v", partition=partition) for partition in range(3)]
+    for ticket in tickets:  # now, and when the partitions are known
+        ticket.add_done_callback(ends)
+    producer.settle()
+    assert [ticket.result(0).offset for ticket in tickets] == [0, 0, 0]
+    producer.cluster.kill(0)
+    more = [producer.send("t", b"v", partition=partition) for partition in range(3)]
+    producer.run_for(6.0)
+    assert all(ticket.exception(0) for ticket in more)
+    assert len(failed) == 6
+    assert producer.sender.queues.wait_until_settled(0)
+
+
 def test_a_batch_that_was_just_taken_from_its_queue_is_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = SteppedProducer(cluster(t=1))
     ticket = producer.send("t", b"v")
