@@ -10,6 +10,7 @@ the micro-batch is over. A file that is gone fails the task, and the micro-batch
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from io import FileIO
@@ -35,7 +36,9 @@ class Spool:
     """The files of one micro-batch. The driver makes it, and removes it."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self.folder = tempfile.mkdtemp(prefix="fencepost-", dir=spark.sparkContext._temp_dir)
+        temporary: str = spark.sparkContext._temp_dir
+        os.makedirs(temporary, mode=0o700, exist_ok=True)  # systems remove what nobody used for days
+        self.folder = tempfile.mkdtemp(prefix="fencepost-", dir=temporary)
 
     @staticmethod
     def is_possible(spark: SparkSession) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from io import FileIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,18 @@ def test_files_are_for_tasks_on_this_machine_that_need_no_encryption(
     context = SimpleNamespace(master=master, _encryption_enabled=encrypted)
     session: Any = SimpleNamespace(sparkContext=context)
     assert Spool.is_possible(session) == is_possible
+
+
+def test_a_temporary_folder_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    """A query may run for weeks, and systems clean /tmp."""
+    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(_temp_dir=str(tmp_path / "spark-1" / "pyspark-2")))
+    folder = Spool(session)
+    with SpoolWriter(folder.folder) as writer:
+        place = writer.put(b"123")
+    if os.name == "posix":  # nobody else may read it
+        assert [path.stat().st_mode & 0o077 for path in (Path(folder.folder), Path(place.file))] == [0, 0]
+    folder.remove()
+    assert not Path(folder.folder).exists()
 
 
 def test_a_task_without_batches_makes_no_file(tmp_path: Path) -> None:
