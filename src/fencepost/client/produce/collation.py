@@ -85,7 +85,7 @@ class Collation:
             odd = self._crowd.look(now)
             self._designate_all(odd, now)
             # No queue twice: a request has one batch of each partition, and so has its answer.
-            candidates = self._in_turn([*dict.fromkeys(chain(odd, self._queues.full()))], now)
+            candidates = self._in_turn([*dict.fromkeys(chain(odd, self._queues.full(), self._crowd.larger))], now)
             while candidates:
                 candidates = self._round(candidates, now)
             return

@@ -10,8 +10,9 @@ There the cost of a record is the cost of its batch, and the cost of a turn is t
                     room. All queues are looked at now and then, at the first deadline, and while any of them is not
                     plain: something is to be sent again, or looked up in the log.
 
-The queues that have waited longest go first, and the topics take turns (PROD-6). Full batches are not part of the
-crowd: `Collation` sends them as ever.
+The queues that have waited longest go first, and the topics take turns (PROD-6). Full batches and other large ones are
+not part of the crowd: `Collation` sends them as ever, in turn with each other. The crowd goes first, and may have twice
+as much in flight. So large batches in it could keep the full ones from being sent at all.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueu
 from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Requests
 from fencepost.client.produce.state import SendState
 from fencepost.core.producers.inflight import Flight, Sent, Step
+from fencepost.core.producers.window import LITTLE
 
 FEW: Final = 32
 """Active queues that are no crowd yet."""
@@ -78,6 +80,8 @@ class Crowd:
         self._enlisting = enlisting
         self._collation = collation
         self._is_resumed = is_resumed
+        self.larger: list[PartitionQueue] = []
+        """Queues that `collate` found ready, with more to send than the crowd's batches have."""
         self._look_at = float("-inf")
         self._rests_until = float("-inf")
 
@@ -119,12 +123,13 @@ class Crowd:
         return odd
 
     def collate(self, now: float) -> bool:
-        """Send a batch of each queue that is ready, as long as there is room. Return False if a queue of the crowd
-        belongs to no partition yet."""
+        """Send a small batch of each queue that is ready, as long as there is room; `larger` are the others. Return
+        False if a queue of the crowd belongs to no partition yet."""
         linger = self._options.linger
         looks_at = now + linger if linger else float("inf")
         unsent = self._queues.unsent(looks_at)
         self._state.due(looks_at, now)
+        self.larger = []
         is_in_a_hurry = self._queues.in_a_hurry
         if self._is_out_of_room() or (now < self._rests_until and not is_in_a_hurry):
             self._state.due(self._rests_until, now)
@@ -140,7 +145,7 @@ class Crowd:
             if ready_at <= now and (flight := queue.flight) is not None and flight.in_flight:
                 ready_at += LONGEST_GATHER
             if ready_at <= now or is_in_a_hurry:
-                ready.append(queue)
+                (ready if (builder := queue.builder) is None or builder.size <= LITTLE else self.larger).append(queue)
             elif ready_at < first:
                 first = ready_at
         self._state.due(first, now)

@@ -126,6 +126,24 @@ def test_a_full_batch_does_not_wait_for_the_crowd(monkeypatch: pytest.MonkeyPatc
     assert sizes(on) == [1, 1, 1]  # the fourth is not full
 
 
+def test_a_full_batch_gets_its_turn_beside_large_ones_that_are_not_full() -> None:
+    _, producer = crowd(linger=0.0, batch_size=32 << 10)
+    topic = producer.sender.queues._topics["many"]
+
+    def keep_busy() -> None:
+        for partition, queue in topic.partitions.items():
+            if queue.open is None:
+                producer.send("many", b"x" * 20_000, partition=partition)
+
+    keep_busy()
+    producer.run_for(0.1)
+    ticket, _ = (producer.send("other", b"x" * 32_000, partition=0) for _ in range(2))
+    for _ in range(1000):
+        keep_busy()
+        producer.sender.run_once(0.005)
+    assert ticket.done()
+
+
 def test_flush_does_not_wait_for_linger_or_for_the_answer_before_it() -> None:
     on, producer = crowd()
     to_each(producer, b"second")
