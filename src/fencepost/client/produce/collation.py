@@ -81,8 +81,8 @@ class Collation:
 
     def collate(self, now: float) -> None:
         self._turn += 1
-        if self._crowd.is_one() and self._crowd.collate(now):
-            odd = self._crowd.look(now)
+        if self._crowd.is_crowd() and self._crowd.collate(now):
+            odd = self._crowd.odd_queues(now)
             self._designate_all(odd, now)
             # No queue twice: a request has one batch of each partition, and so has its answer.
             candidates = self._in_turn([*dict.fromkeys(chain(odd, self._queues.full(), self._crowd.larger))], now)

@@ -7,8 +7,8 @@ There the cost of a record is the cost of its batch, and the cost of a turn is t
                     that the send thread leaves most of the time to its callers. Whoever waits gets more records
                     meanwhile, so this costs no throughput, and ten thousand batches are never in memory at once.
     few are seen    A turn looks at the queues that have something to send, and at none while the only broker has no
-                    room. All queues are looked at now and then, at the first deadline, and while any of them is not
-                    plain: something is to be sent again, or looked up in the log.
+                    room. All queues are looked at now and then, at the first deadline, and while any of them is
+                    odd: something is to be sent again or looked up in the log, or has expired, or has no partition.
 
 The queues that have waited longest go first, and the topics take turns (PROD-6). Full batches and other large ones are
 not part of the crowd: `Collation` sends them as ever, in turn with each other. The crowd goes first, and may have twice
@@ -82,10 +82,11 @@ class Crowd:
         self._is_resumed = is_resumed
         self.larger: list[PartitionQueue] = []
         """Queues that `collate` found ready, with more to send than the crowd's batches have."""
-        self._look_at = float("-inf")
+        self._all_seen_by = float("-inf")
+        """When all queues are to be looked at again."""
         self._rests_until = float("-inf")
 
-    def is_one(self) -> bool:
+    def is_crowd(self) -> bool:
         """Return whether so many queues are active, and the producer neither uses transactions nor resumes."""
         state = self._state
         return (
@@ -95,11 +96,11 @@ class Crowd:
             and not self._is_resumed
         )
 
-    def look(self, now: float) -> list[PartitionQueue]:
-        """Return the queues that are not plain, or whose time is over; look for them if it is time."""
+    def odd_queues(self, now: float) -> list[PartitionQueue]:
+        """Return the odd queues. Look for them only if there may be one: all others cost a turn nothing."""
         state = self._state
         odd: list[PartitionQueue] = []
-        if now >= self._look_at or not state.is_plain:
+        if now >= self._all_seen_by or not state.is_plain:
             first = now + min(_LOOK_AGAIN, self._options.delivery_timeout)  # no later batch can expire before
             for queue in self._queues.active():
                 flight, batch = queue.flight, queue.first_to_expire()
@@ -117,9 +118,9 @@ class Crowd:
                     odd.append(queue)
                 elif deadline < first:
                     first = deadline
-            self._look_at = first
+            self._all_seen_by = first
             state.is_plain = not odd
-        state.due(self._look_at, now)
+        state.due(self._all_seen_by, now)
         return odd
 
     def collate(self, now: float) -> bool:

@@ -433,7 +433,7 @@ class Filling:
             self.full.pop(queue, None)
         return batch
 
-    def is_unexpected(self, opened: Settlement) -> bool:
+    def needs_wake_up(self, opened: Settlement) -> bool:
         """Return whether the send thread has to be woken for a batch that was just opened."""
         return not isinstance(opened, ProducerBatch) or opened.opened + self.options.linger < self.looks_at
 

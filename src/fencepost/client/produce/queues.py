@@ -153,7 +153,7 @@ class Queues:
                 if before is not None:
                     self._wake()
                     give_way()
-                elif not queue.sealed and not self.send_now(queue) and self._filling.is_unexpected(ticket.settlement):
+                elif not queue.sealed and not self.send_now(queue) and self._filling.needs_wake_up(ticket.settlement):
                     self._wake()
         except BaseException:  # perhaps a signal handler's, after the record was accepted
             self._wake()

@@ -44,7 +44,7 @@ class SendState:
         self.wakes_at = float("-inf")
         """When the send thread's sleep ends by itself."""
         self.is_plain = True
-        """Nothing has to be sent again or looked up in the log, as far as is known."""
+        """No queue is odd, as far as is known: nothing has to be sent again or looked up in the log (`crowd.py`)."""
 
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()

@@ -215,13 +215,13 @@ def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> 
     filling = producer.sender.queues._filling
     for partition in range(FEW + 1):
         ticket = producer.send("many", b"second", partition=partition)
-        assert filling.is_unexpected(ticket.settlement)
+        assert filling.needs_wake_up(ticket.settlement)
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"second", partition=PARTITIONS - 1)
-    assert not filling.is_unexpected(ticket.settlement)
+    assert not filling.needs_wake_up(ticket.settlement)
     producer.run_for(LINGER + 0.001)
     assert connection(producer).window.batches == FEW + 2
     producer.settle()
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"third", partition=0)
-    assert filling.is_unexpected(ticket.settlement)
+    assert filling.needs_wake_up(ticket.settlement)
