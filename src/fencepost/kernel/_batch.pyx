@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Record batches, compiled. `batch_py.py` is the same in plain Python, with the layouts; read that first.
 
-One module of six files, so that the compiler can inline across them: `_bytes.pxi` reads and writes bytes,
+One module of seven files, so that the compiler can inline across them: `_bytes.pxi` reads and writes bytes,
 `_columns.pxi` has records as columns, `_rows.pxi` the fast loops from and to columns, `_intake.pxi` is a producer's fast
-path into its open batches, `_walk.pxi` scans batches without creating objects, and this file has the batches.
+path into its open batches, `_ahead.pxi` compresses full ones on a thread of its own, `_walk.pxi` scans batches without
+creating objects, and this file has the batches.
 
 While a builder's memory is lent out, or in use without the GIL, `lent` is above zero, and changing the builder raises
 BufferError.
