@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from bench import page_cache
 from fencepost import kernel
 from tests.support.kafka import VERSION as KAFKA_VERSION
 
@@ -38,6 +39,7 @@ def describe(*packages: str) -> dict[str, Any]:
             "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
             "system": f"{platform.system()} {platform.release()}",
             "load_before": round(os.getloadavg()[0], 2),
+            "page_cache": "full" if page_cache.hands_memory_back() else "as it was",
         },
         "versions": {
             "Apache Kafka": KAFKA_VERSION,

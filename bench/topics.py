@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from bench import page_cache
 from bench.brokers import Broker
 from bench.jobs import PARTITIONS
 from tests.support.raw import DELETE_TOPICS, RawClient
@@ -21,6 +22,7 @@ _PATIENCE: Final = 120.0
 def topic(broker: Broker, partitions: int = PARTITIONS) -> Iterator[str]:
     """A fresh topic that is gone afterwards, with its bytes in the page cache."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
+    page_cache.fill()
     with RawClient(broker.address, timeout=_PATIENCE) as client:
         client.create_topic(name, min(partitions, _MOST_AT_ONCE))
         for count in range(_MOST_AT_ONCE, partitions, _MOST_AT_ONCE):
