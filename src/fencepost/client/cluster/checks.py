@@ -12,6 +12,7 @@ from typing import Any
 
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
+from fencepost.types import Milliseconds
 
 # --- arguments of calls ---
 
@@ -44,6 +45,14 @@ def whole_number(value: Any, what: str) -> int:
         return index(value)
     except TypeError:
         raise TypeError(f"{what} must be an int, not {type(value).__name__}") from None
+
+
+def milliseconds(value: Any, what: str) -> Milliseconds:
+    """Return a time as Kafka stores it, in 64 bits."""
+    time = whole_number(value, what)
+    if not -(1 << 63) <= time < 1 << 63:
+        raise ValueError(f"{what} must be milliseconds since 1970 that fit into 64 bits, not {time}")
+    return time
 
 
 def header_pairs(headers: Any) -> list[Any]:

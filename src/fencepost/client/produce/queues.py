@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fencepost.client.cluster.checks import check_topic, header_pairs, whole_number
+from fencepost.client.cluster.checks import check_topic, header_pairs, milliseconds, whole_number
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     RECORD_OVERHEAD,
@@ -124,7 +124,7 @@ class Queues:
         timestamp: Milliseconds | None = None,
     ) -> Ticket:
         options = self._options
-        timestamp = self._clock.now_ms() if timestamp is None else whole_number(timestamp, "timestamp")
+        timestamp = self._clock.now_ms() if timestamp is None else milliseconds(timestamp, "timestamp")
         if partition is not None:
             partition = whole_number(partition, "partition")
         if headers is not None:

@@ -86,3 +86,16 @@ def test_a_topic_that_is_no_text_is_not_created() -> None:
     admin: Any = Admin(NOBODY)
     with pytest.raises(TypeError, match="topic must be a str, not int"):
         admin.create_topic(5)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "kind", "message"),
+    [
+        (1 << 80, ValueError, "timestamp must be milliseconds since 1970 that fit into 64 bits, not 12089258196"),
+        (1 << 63, ValueError, "timestamp must be milliseconds"),
+        ("now", TypeError, "timestamp must be an int, not str"),
+    ],
+)
+def test_send_names_a_timestamp_that_no_record_can_have(timestamp: Any, kind: type[Exception], message: str) -> None:
+    with Producer(NOBODY, delivery_timeout=0.1) as producer, pytest.raises(kind, match=message):
+        producer.send("orders", b"value", timestamp=timestamp)
