@@ -21,6 +21,9 @@ _LITTLE_MIB: Final = 200
 """Free memory that is left alone: the kernel itself keeps about as much."""
 _STEP: Final = 4 << 20
 _STEPS_PER_LOOK: Final = 8
+_MORE_BYTES: Final = 1 << 30
+"""Read beyond that. The memory which stays free is then single pages that were dropped just now, not large pieces that
+are back with the host."""
 _FILE_BYTES: Final = 8 << 40
 
 
@@ -41,9 +44,13 @@ class Filler:
             print("filling the page cache, since this machine hands free memory back: a minute or two", file=sys.stderr)
         most = self._position + 2 * _mebibytes("MemTotal") * (1 << 20)
         while _mebibytes("MemFree") > _LITTLE_MIB and self._position < most:
-            for _ in range(_STEPS_PER_LOOK):
-                os.preadv(self._file, [self._buffer], self._position)
-                self._position += _STEP
+            self._read(_STEPS_PER_LOOK)
+        self._read(_MORE_BYTES // _STEP)
+
+    def _read(self, steps: int) -> None:
+        for _ in range(steps):
+            os.preadv(self._file, [self._buffer], self._position)
+            self._position += _STEP
 
 
 def hands_memory_back() -> bool:
