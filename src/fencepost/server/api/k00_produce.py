@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import Final
 
@@ -54,6 +54,8 @@ _FEW: Final = 64
 """Maximum number of batches to append in one piece; with more, other connections get their turn in between."""
 _MUCH: Final = 2 * 1024 * 1024
 """Maximum bytes to append in one piece."""
+_PER_LOOK: Final = 64 * 1024
+"""Bytes to append before looking whether another client waits."""
 
 
 class _Outcome:
@@ -81,8 +83,6 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
 
 def _is_large(message: ProduceRequest) -> bool:
     """Tell if appending the batches takes so long that other connections must get a turn in between."""
-    if len(message.topics) == 1 and len(message.topics[0].partitions) == 1:
-        return False
     if len(message.topics) > _FEW:
         return True
     batches = [records for topic in message.topics for _, records in topic.partitions]
@@ -146,21 +146,55 @@ async def _prepare(
         except (FencepostError, OSError) as error:
             logger.warning("cannot open %s: %s", partition.name, error)
     found = scans if isinstance(scans, dict) else await scans
-    if broker.transactions.ended(message.transactional_id) != ended:
-        # A batch does not name its transaction, only its epoch, and another transaction may be open by now.
-        raise StaleRequest(f"the transaction of {message.transactional_id!r} ended before this request was handled")
+    _check_not_ended(broker, message, ended)
     answer = _produce(broker, request, message, found)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
+def _check_not_ended(broker: Broker, message: ProduceRequest, ended: int) -> None:
+    """Raise if the request's transaction has ended meanwhile. A batch does not name its transaction, only its epoch,
+    and another transaction may be open by now."""
+    if broker.transactions.ended(message.transactional_id) != ended:
+        raise StaleRequest(f"the transaction of {message.transactional_id!r} ended before this request was handled")
+
+
 def _produce(broker: Broker, request: ApiRequest, message: ProduceRequest, scans: Scans) -> Answer | Awaitable[Answer]:
     outcomes = _Outcomes(broker, request, message, scans)
+    if len(message.topics) == 1 and len(message.topics[0].partitions) == 1:
+        outcomes.append(outcomes.begin(message.topics[0]), *message.topics[0].partitions[0])
+        return outcomes.answer()
     if _is_large(message):
         return _in_pieces(outcomes)
-    for topic in message.topics:
+    steps = _steps(outcomes)
+    for _ in steps:
+        if request.connection.others_wait():
+            outcomes.publish()
+            return _behind_others(outcomes, steps, broker.transactions.ended(message.transactional_id))
+    return outcomes.answer()
+
+
+def _steps(outcomes: _Outcomes) -> Iterator[None]:
+    """Append the batches, and pause after many bytes."""
+    unlooked = 0
+    for topic in outcomes.message.topics:
         rows = outcomes.begin(topic)
         for index, records in topic.partitions:
+            if unlooked >= _PER_LOOK:
+                unlooked = 0
+                yield
             outcomes.append(rows, index, records)
+            unlooked += len(records) if records is not None else 0
+
+
+async def _behind_others(outcomes: _Outcomes, steps: Iterator[None], ended: int) -> Answer:
+    """Continue when those who wait have had their turn, however often that is."""
+    await asyncio.sleep(0)
+    outcomes.check_transaction(ended)
+    for _ in steps:
+        if outcomes.others_wait():
+            outcomes.publish()
+            await asyncio.sleep(0)
+            outcomes.check_transaction(ended)
     return outcomes.answer()
 
 
@@ -261,6 +295,12 @@ class _Outcomes:
         if guarded is not None and guarded.writer_group:
             takeovers = self._broker.owners.takeovers
             takeovers.refused(guarded.writer_group, f"{topic}-{index}", self._request.connection)
+
+    def others_wait(self) -> bool:
+        return self._request.connection.others_wait()
+
+    def check_transaction(self, ended: int) -> None:
+        _check_not_ended(self._broker, self.message, ended)
 
     def publish(self, *, wide: bool = False) -> None:
         """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that

@@ -5,8 +5,9 @@ their bytes arrive.
 
 Working. A connection starts its requests in order, one after the other. While a Produce waits for its sync, the next
 request may start: this is what makes pipelining useful. Any other request that waits blocks its own connection only.
-After a number of bytes a connection yields one turn of the loop. Otherwise a flooding client could delay another
-client's claim, because uvloop keeps reading from a socket as long as whole frames arrive.
+After a number of bytes a connection yields one turn of the loop, and earlier if another client waits
+(`bystanders.py`). Otherwise a flooding client could delay another client's claim, because uvloop keeps reading from a
+socket as long as whole frames arrive.
 
 Writing. Answers leave in order. The server starts no further request of a client that does not read its answers.
 """
@@ -24,6 +25,7 @@ from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.answer_place import AnswerPlace
+from fencepost.server.net.bystanders import Turn
 from fencepost.server.net.receiving import Frame, FrameReceiver
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred, Fields, encode
@@ -42,12 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WRITE_HIGH_WATER: Final = 1024 * 1024
-_BYTES_PER_TURN: Final = 512 * 1024
-"""Bytes of requests that one connection handles before it yields: about half a millisecond of work."""
-_MIN_REQUEST_BYTES: Final = 2 * 1024
-"""Minimum that a request counts, because hundreds of small requests take time too."""
-_SECONDS_PER_TURN: Final = 0.002
-"""Time that one connection handles requests before it yields."""
 _UNREAD_SECONDS: Final = 60.0
 """Limit for a client that does not read its answers, while its received requests hold memory that others wait for."""
 _UNCHECKED_BYTES: Final = 2 * 1024
@@ -91,10 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._line: deque[AnswerPlace] = deque()
         self._busy = False
         """A request is in progress that later ones must not overtake."""
-        self._turn_bytes = 0
-        """Bytes of requests handled since this connection last yielded."""
-        self._turn_seconds = 0.0
-        """Seconds spent on them."""
+        self._turn = Turn(listener.bystanders, self._monotonic)
         self._yielding = False
         self._task: asyncio.Task[None] | None = None
         self._handling: Awaitable[Answer] | None = None
@@ -157,7 +150,9 @@ class Connection(asyncio.BufferedProtocol):
         self.dialled = (here[0], here[1]) if here else ("", 0)
         self.peer = f"{there[0]}:{there[1]}" if there else "?"
         self.session.client_host = there[0] if there else ""
-        keep_alive(transport.get_extra_info("socket"))
+        raw = transport.get_extra_info("socket")
+        keep_alive(raw)
+        self._turn.descriptor = raw.fileno() if raw is not None else -1
         self._listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -382,7 +377,8 @@ class Connection(asyncio.BufferedProtocol):
         if not self._inbox:
             self._resume_reading()
             return
-        began = self._monotonic()
+        turn = self._turn
+        turn.work()
         while (
             self._inbox
             and not self._busy
@@ -393,14 +389,11 @@ class Connection(asyncio.BufferedProtocol):
             and not self.closed
             and not self.severed
         ):
-            if (
-                self._turn_bytes >= _BYTES_PER_TURN
-                or self._monotonic() - began > _SECONDS_PER_TURN - self._turn_seconds
-            ):
+            if turn.is_over():
                 self._yield_turn()
                 return
             received = self._inbox.popleft()
-            self._turn_bytes += max(len(received), _MIN_REQUEST_BYTES)
+            turn.count(len(received))
             pending = AnswerPlace(len(received), self._monotonic())
             self._line.append(pending)
             try:
@@ -412,19 +405,29 @@ class Connection(asyncio.BufferedProtocol):
                 logger.exception("closing %s: a request failed unexpectedly", self.peer)
                 self.close()
                 return
-        self._turn_seconds += self._monotonic() - began
+        turn.rest()
         self._resume_reading()
 
     def _yield_turn(self) -> None:
         self._yielding = True
         self._pause_reading()
-        asyncio.get_running_loop().call_soon(self._next_turn)
+        asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        """Continue, but not before those who wait: a loop calls what it was given before it looks at its sockets."""
+        if self._turn.others_wait():
+            asyncio.get_running_loop().call_soon(self._next_turn)
+        else:
+            self._next_turn()
 
     def _next_turn(self) -> None:
         self._yielding = False
-        self._turn_bytes = 0
-        self._turn_seconds = 0.0
+        self._turn.begin()
         self._work()
+
+    def others_wait(self) -> bool:
+        """Tell if another client waits, so that a handler with more to do should let it go ahead."""
+        return self._turn.others_wait()
 
     def _begin(self, received: Frame, pending: AnswerPlace) -> None:
         head = frame.read_request_head(received)

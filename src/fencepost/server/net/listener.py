@@ -15,6 +15,7 @@ from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
 from fencepost.server.health import Chore
 from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.net.bystanders import Bystanders
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.limits import ConnectionLimits
 from fencepost.server.net.pending import PendingConnection, PendingConnections
@@ -33,6 +34,7 @@ class Listener:
         self.broker = broker
         self.apis = apis
         self.memory = RequestMemory(broker.config.request_memory)
+        self.bystanders = Bystanders()
         self.connections: set[Connection] = set()
         self.ports: dict[str, Port] = {}
         """By the names of their listeners."""
@@ -87,6 +89,7 @@ class Listener:
             self.handshake_threads.shutdown(wait=False)
         if self._adopted:
             await asyncio.wait(self._adopted, timeout=self.broker.config.drain_ms / 1000)
+        self.bystanders.close()
 
     def adopt(self, task: asyncio.Task[None]) -> None:
         self._adopted.add(task)

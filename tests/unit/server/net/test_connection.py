@@ -17,7 +17,8 @@ from fencepost.core.security.principal import ANONYMOUS
 from fencepost.server.counters import Counters
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.answer_memory import AnswerMemory
-from fencepost.server.net.connection import _BYTES_PER_TURN, Connection
+from fencepost.server.net.bystanders import BYTES_PER_TURN, SECONDS_PER_LOOK
+from fencepost.server.net.connection import Connection
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred
 from fencepost.server.net.session import Session
@@ -27,7 +28,7 @@ from fencepost.wire.frame import request_head
 pytestmark = pytest.mark.unit
 
 KEY, VERSION = 0, 9
-SIZE = _BYTES_PER_TURN // 8
+SIZE = BYTES_PER_TURN // 8
 
 
 class Wire:
@@ -62,8 +63,11 @@ class Served:
         self.sessions: list[Session] = []
         self.wire = Wire()
         self.wire.socket = raw
+        self.now = 0.0
+        self.seconds_per_request = 0.0
+        self.others_wait = False
         broker = SimpleNamespace(
-            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            clock=SimpleNamespace(monotonic=lambda: self.now),
             answers=AnswerMemory(1 << 30),
             quotas=SimpleNamespace(is_active=False),
             counters=Counters(),
@@ -73,6 +77,7 @@ class Served:
         )
         listener: Any = SimpleNamespace(
             broker=broker,
+            bystanders=SimpleNamespace(wait=lambda own: self.others_wait),
             memory=RequestMemory(1 << 30),
             next_number=lambda: 1,
             opened=lambda connection: None,
@@ -84,6 +89,7 @@ class Served:
     def _note(self, broker: object, request: ApiRequest) -> Answer:
         self.begun.append(int(request.message[request.body_at]))
         self.sessions.append(request.session)
+        self.now += self.seconds_per_request
         return None
 
     def receive(self, number: int, size: int = SIZE) -> None:
@@ -143,6 +149,55 @@ def test_what_waits_while_a_connection_steps_back_is_not_begun_once_it_is_severe
         return served.begun
 
     assert asyncio.run(flood()) == list(range(8))
+
+
+def test_a_connection_steps_back_early_while_another_client_waits() -> None:
+    async def flood() -> list[int]:
+        served = Served()
+        served.seconds_per_request = SECONDS_PER_LOOK / 2
+        served.others_wait = True
+        for number in range(6):
+            served.receive(number)
+        lengths = [len(served.begun)]
+        while len(served.begun) < 6:
+            await asyncio.sleep(0)
+            lengths.append(len(served.begun))
+        assert served.begun == list(range(6)), "in order"
+        return lengths
+
+    # In between it lets two calls of the loop pass: the first comes before the loop looks at its sockets.
+    assert asyncio.run(flood()) == [2, 2, 4, 4, 6]
+
+
+def test_what_waits_while_a_connection_steps_back_early_is_not_begun_once_it_is_severed() -> None:
+    """OWN-9."""
+
+    async def flood() -> list[int]:
+        served = Served()
+        served.seconds_per_request = SECONDS_PER_LOOK
+        served.others_wait = True
+        for number in range(3):
+            served.receive(number)
+        await asyncio.sleep(0)
+        served.connection.sever()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return served.begun
+
+    assert asyncio.run(flood()) == [0]
+
+
+def test_a_client_that_asks_one_thing_at_a_time_does_not_step_back_for_a_flood() -> None:
+    async def talk() -> list[int]:
+        served = Served()
+        served.seconds_per_request = SECONDS_PER_LOOK / 2
+        served.others_wait = True
+        for number in range(100):
+            served.now += 0.001
+            served.receive(number, 100)
+        return served.begun
+
+    assert asyncio.run(talk()) == list(range(100))
 
 
 def test_many_small_requests_make_a_connection_step_back() -> None:

@@ -1,0 +1,154 @@
+"""A Produce request of several large batches lets others go ahead between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pytest
+
+from fencepost.core.own.ownership import RESET, ClaimedResource
+from fencepost.core.transactions import NOBODY
+from fencepost.errors import ErrorCode
+from fencepost.server.api import APIS
+from fencepost.server.coordinators.guards import StaleRequest
+from fencepost.server.net.connection import Connection
+from fencepost.server.net.router import Answer, ApiRequest, Deferred
+from fencepost.types import TopicPartition
+from fencepost.wire.apis import Key
+from fencepost.wire.hot import (
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceTopic,
+    decode_produce_response,
+    encode_produce_request,
+)
+from tests.support.batches import batch
+from tests.support.broker_bed import BrokerBed, run_with
+
+pytestmark = pytest.mark.unit
+
+VERSION = 9
+PARTITIONS = 4
+LARGE = bytes(70_000)
+
+
+class Bed(BrokerBed):
+    def __init__(self, data: Path, sync: Literal["os", "always"] = "os") -> None:
+        (data / "logs").mkdir()
+        super().__init__(data, sync=sync)
+        self.others_wait = True
+        self._listener.bystanders.wait = lambda own: self.others_wait  # type: ignore[method-assign]
+
+    async def open(self) -> None:
+        for index in range(PARTITIONS):
+            await self.broker.partition("t", index).open()
+
+    def produce(
+        self, connection: Connection, value: bytes = LARGE, transactional_id: str | None = None
+    ) -> Answer | Awaitable[Answer]:
+        records = memoryview(batch([value], timestamps=[self.clock.now_ms()]))
+        rows = [ProducePartition(index, records) for index in range(PARTITIONS)]
+        message = ProduceRequest(transactional_id, -1, 1000, [ProduceTopic("t", None, rows)])
+        body = memoryview(bytearray().join(encode_produce_request(VERSION, message)))
+        request = ApiRequest(Key.PRODUCE, VERSION, None, body, 0, connection)
+        return APIS[Key.PRODUCE].handle(self.broker, request)
+
+    def ends(self) -> list[int]:
+        """The readable records of each partition."""
+        logs = [self.broker.partition("t", index).log for index in range(PARTITIONS)]
+        return [0 if log is None else log.high_watermark for log in logs]
+
+
+Test: TypeAlias = Callable[[Bed], Awaitable[None]]
+
+
+def run(data: Path, test: Test, sync: Literal["os", "always"] = "os", guard: str = "") -> None:
+    configs = {"fencepost.writer.group": guard} if guard else {}
+    run_with(lambda: Bed(data, sync), test, PARTITIONS, configs)
+
+
+async def outcome(answer: Answer | Awaitable[Answer]) -> list[ProducedPartition]:
+    if isinstance(answer, Awaitable):
+        answer = await answer
+    if isinstance(answer, Deferred):
+        await answer.ready
+        answer = answer.finish()
+    assert isinstance(answer, list)
+    [topic] = decode_produce_response(VERSION, memoryview(b"".join(answer))).topics
+    return topic.partitions
+
+
+@pytest.mark.parametrize("sync", ["os", "always"])
+def test_others_go_ahead_between_two_large_batches(tmp_path: Path, sync: Literal["os", "always"]) -> None:
+    async def test(bed: Bed) -> None:
+        await bed.open()
+        answer = bed.produce(bed.connect())
+        assert isinstance(answer, Awaitable)
+        appended = [bed.broker.partition("t", index).appended_records for index in range(PARTITIONS)]
+        assert appended == [1, 0, 0, 0]
+        if sync == "os":
+            assert bed.ends() == [1, 0, 0, 0], "readers see what is appended before others have their turn"
+        assert [part.error_code for part in await outcome(answer)] == [0] * PARTITIONS
+        assert bed.ends() == [1] * PARTITIONS
+
+    run(tmp_path, test, sync)
+
+
+def test_a_request_is_handled_in_one_piece_if_nobody_waits(tmp_path: Path) -> None:
+    async def test(bed: Bed) -> None:
+        await bed.open()
+        bed.others_wait = False
+        assert isinstance(bed.produce(bed.connect()), list)
+        assert bed.ends() == [1] * PARTITIONS
+
+    run(tmp_path, test)
+
+
+def test_small_batches_are_appended_in_one_piece(tmp_path: Path) -> None:
+    async def test(bed: Bed) -> None:
+        await bed.open()
+        assert isinstance(bed.produce(bed.connect(), b"small"), list)
+        assert bed.ends() == [1] * PARTITIONS
+
+    run(tmp_path, test)
+
+
+def test_what_an_owner_has_not_appended_when_it_is_severed_is_never_appended(tmp_path: Path) -> None:
+    """OWN-9."""
+
+    async def test(bed: Bed) -> None:
+        await bed.open()
+        old, new = bed.connect(), bed.connect()
+        resources = [ClaimedResource(f"t-{index}", RESET) for index in range(PARTITIONS)]
+        await bed.broker.owners.claim(old, "writers", resources)
+        answer = bed.produce(old)
+        await bed.broker.owners.claim(new, "writers", resources)
+        assert bed.ends() == [1, 0, 0, 0], "the new owner finds what the one before has appended"
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert [part.error_code for part in await outcome(answer)] == [0, refused, refused, refused]
+        assert bed.ends() == [1, 0, 0, 0]
+
+    run(tmp_path, test, guard="writers")
+
+
+def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(tmp_path: Path) -> None:
+    """The next transaction of the name may have the same epoch, and a batch names no other mark of it."""
+
+    async def test(bed: Bed) -> None:
+        await bed.open()
+        connection, transactions = bed.connect(), bed.broker.transactions
+        who = await transactions.init("name", 60_000, NOBODY, connection)
+        everything = {TopicPartition("t", index) for index in range(PARTITIONS)}
+        await transactions.add("name", who, connection, partitions=everything)
+        answer = bed.produce(connection, transactional_id="name")
+        assert isinstance(answer, Awaitable)
+        await transactions.end("name", who, connection, commit=False)
+        with pytest.raises(StaleRequest):
+            await answer
+        appended = [bed.broker.partition("t", index).appended_records for index in range(PARTITIONS)]
+        assert appended == [1, 0, 0, 0]
+
+    run(tmp_path, test)
