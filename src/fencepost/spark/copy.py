@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OFFSETS_PER_ROUND: Final = 4_000_000
-_LEEWAY: Final = 4
-"""A remainder of up to a fourth of a round is copied with the round before it. A round costs as much as a few hundred
-thousand small records, and transaction markers count as offsets: the remainder may hold no record at all."""
 _FETCH_BYTES: Final = 2 << 20
 """Small enough to stay in the CPU's cache until it is sent on, and for the kernel to reuse its memory."""
 _LONGEST_NAME: Final = 200
@@ -226,7 +223,9 @@ class Copy:
         start = {self.topic: begin}
         stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
         most = self.offsets_per_round
-        reached = offsets.limited(start, stop, most, leeway=most // _LEEWAY)
+        # A round costs as much as some hundred thousand small records, so a small remainder does not get its own. It
+        # may even hold no record: markers of transactions count as offsets.
+        reached = offsets.limited(start, stop, most, leeway=most // 4)
         return CopyPlan(
             offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
         )
@@ -248,9 +247,9 @@ class Copy:
     def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
         """Copy the ranges in one Spark job.
 
-        A task costs about as much as ten thousand records, besides the time in which no worker copies. So a local
-        master gets one task per core. A cluster gets one per range: the number of its cores may be unknown yet, or
-        change."""
+        A task costs its worker as much CPU as a hundred thousand small records, and a core is idle between two tasks.
+        So a local master gets one task per core. A cluster gets one per range: its number of cores may not be known
+        yet, or change."""
         context = self._spark.sparkContext
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
         shares = offsets.shares(ranges, context.defaultParallelism if is_local(context) else len(ranges))
