@@ -344,7 +344,7 @@ def test_a_local_master_gets_a_task_per_core_and_a_cluster_one_per_partition(
     spark = OnlyJobs(master, cores=8 if master == "local[8]" else 2)
     copy = local(ours, name, ours, f"{name}-copy")
     copy.carry = lambda transaction, ranges: Copy.carry(copy, transaction, ranges)  # type: ignore[method-assign]
-    copy._spark = spark  # type: ignore[assignment]
+    copy._spark = spark
     assert sum(done.records for done in run(copy)) == 100
     assert spark.sparkContext.tasks == [tasks]
     assert content(ours, f"{name}-copy") == content(ours, name)
