@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,28 @@ class LocalCopy(Copy):
         super().__init__(nothing, ClientSettings.of(source), topic, ClientSettings.of(target), target_topic, **options)
 
     def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
-        return [_task(self.source, self.target, self.target_topic, self.max_bytes, transaction)(r) for r in ranges]
+        return _task(self.source, self.target, self.target_topic, self.max_bytes, transaction)(ranges)
+
+
+class OnlyJobs:
+    """A session whose jobs run in this process; it remembers the number of their tasks."""
+
+    def __init__(self, master: str, cores: int) -> None:
+        self.sparkContext = self
+        self.master, self.defaultParallelism = master, cores
+        self.tasks: list[int] = []
+
+    def parallelize(self, items: list[Any], slices: int) -> OnlyJobs:
+        self.tasks.append(slices)
+        self._items = items
+        return self
+
+    def flatMap(self, task: Callable[[Any], list[Any]]) -> OnlyJobs:
+        self._items = [done for item in self._items for done in task(item)]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self._items
 
 
 _started: list[Copy] = []
@@ -118,6 +139,15 @@ def test_rounds_that_end_inside_batches_lose_and_double_nothing(servers: str, ou
     rounds = run(local(servers, name, ours, f"{name}-copy", offsets_per_round=130))
     assert len(rounds) >= 7
     assert any(done.whole < done.batches for done in rounds)  # some were cut
+    assert content(ours, f"{name}-copy") == content(servers, name)
+
+
+def test_what_little_a_round_would_leave_is_copied_with_it(servers: str, ours: str, name: str) -> None:
+    """As the markers of transactions, which count as offsets: the round after would copy nothing."""
+    create(servers, name)
+    fill(servers, name, 500)
+    copy = local(servers, name, ours, f"{name}-copy", offsets_per_round=400)
+    assert [done.records for done in run(copy)] == [500]
     assert content(ours, f"{name}-copy") == content(servers, name)
 
 
@@ -303,6 +333,23 @@ def test_records_that_grow_by_compression_still_fit_a_target_that_takes_them_pla
         assert [value for _, _, value, *_ in content(ours, f"{name}-{limit}")] == values
 
 
+@pytest.mark.parametrize(
+    ("master", "tasks"), [("local[2]", 2), ("local", 2), ("local[8]", 5), ("spark://host:7077", 5)]
+)
+def test_a_local_master_gets_a_task_per_core_and_a_cluster_one_per_partition(
+    ours: str, name: str, master: str, tasks: int
+) -> None:
+    create(ours, name, 5)
+    fill(ours, name, 100, partitions=5)
+    spark = OnlyJobs(master, cores=8 if master == "local[8]" else 2)
+    copy = local(ours, name, ours, f"{name}-copy")
+    copy.carry = lambda transaction, ranges: Copy.carry(copy, transaction, ranges)  # type: ignore[method-assign]
+    copy._spark = spark
+    assert sum(done.records for done in run(copy)) == 100
+    assert spark.sparkContext.tasks == [tasks]
+    assert content(ours, f"{name}-copy") == content(ours, name)
+
+
 @pytest.mark.spark
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("policy", "rounds"), [("compact", 2), ("delete", 1)])
@@ -326,9 +373,9 @@ def test_a_rerun_task_resumes_only_where_the_source_cannot_have_lost_records(
     def failing(*arguments: Any, **options: Any) -> Any:
         task = original(*arguments, **options)
 
-        def copy_and_fail(wanted: Range) -> Any:
-            done = task(wanted)  # what the attempt has written is in the log by now
-            if wanted.partition == 1 and not marker.exists():
+        def copy_and_fail(share: list[Range]) -> Any:
+            done = task(share)  # what the attempt has written is in the log by now
+            if any(wanted.partition == 1 for wanted in share) and not marker.exists():
                 marker.touch()
                 raise RuntimeError("this attempt fails")
             return done

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     "--adopt", is_flag=True, help="Take over the name of another copy; continue although the source lost records."
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master, as for spark-submit.")
-@click.option("--round", "per_round", type=click.IntRange(min=1), help="Offsets per transaction [default: 4000000].")
+@click.option(
+    "--round",
+    "per_round",
+    type=click.IntRange(min=1),
+    help="Offsets per transaction, in the last one up to a quarter more [default: 4000000].",
+)
 @client_command
 def copy(
     target: ClusterTarget,

@@ -1,6 +1,6 @@
 """Exactly-once copy of a topic, partition to partition, without decoding (PIPE-3).
 
-Each task copies an immutable range of offsets of one source partition, so a copy needs no freeze and no shuffle.
+Each task copies immutable ranges of offsets, one per source partition, so a copy needs no freeze and no shuffle.
 Otherwise it follows the sink's protocol, with one transaction per round. The progress record holds the position and is
 committed in the same transaction as the data. So a copy stores nothing outside the target cluster, and a killed copy
 can resume on any machine.
@@ -16,7 +16,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
@@ -34,6 +34,7 @@ from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
+from fencepost.spark.workers import is_local
 from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
@@ -221,7 +222,10 @@ class Copy:
             self._check(known, earliest, upto)
         start = {self.topic: begin}
         stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
-        reached = offsets.limited(start, stop, self.offsets_per_round)
+        most = self.offsets_per_round
+        # A round costs as much as some hundred thousand small records, so a small remainder does not get its own. It
+        # may even hold no record: markers of transactions count as offsets.
+        reached = offsets.limited(start, stop, most, leeway=most // 4)
         return CopyPlan(
             offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
         )
@@ -241,9 +245,15 @@ class Copy:
             )
 
     def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
-        """Copy the ranges, each in one Spark task."""
+        """Copy the ranges in one Spark job.
+
+        A task costs its worker as much CPU as a hundred thousand small records, and a core is idle between two tasks.
+        So a local master gets one task per core. A cluster gets one per range: its number of cores may not be known
+        yet, or change."""
+        context = self._spark.sparkContext
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
-        found: list[Any] = self._spark.sparkContext.parallelize(ranges, len(ranges)).map(task).collect()
+        shares = offsets.shares(ranges, context.defaultParallelism if is_local(context) else len(ranges))
+        found: list[Any] = context.parallelize(shares, len(shares)).flatMap(task).collect()
         return found
 
 
@@ -302,28 +312,30 @@ def _task(
     transaction: SharedTransaction,
     *,
     compacted: bool = False,
-) -> Callable[[Range], tuple[int, int, int, int, int, int]]:
-    """Return the function that Spark maps over the ranges. It returns (partition, last sequence, records, bytes, whole
-    batches, batches)."""
+) -> Callable[[Iterable[Range]], list[tuple[int, int, int, int, int, int]]]:
+    """Return the function that copies the ranges of one Spark task. For each it returns (partition, last sequence,
+    records, bytes, whole batches, batches)."""
 
-    def task(wanted: Range) -> tuple[int, int, int, int, int, int]:
-        if compacted:
-            _refuse_second_attempt(wanted)
+    def copy(reading: Routes, channels: LeaderChannels, wanted: Range) -> tuple[int, int, int, int, int, int]:
         records = size = whole = batches = 0
-        with Routes(source) as reading, Routes(target) as writing:
-            links = LeaderChannels(writing)
-            try:
-                writer = PartitionWriter(links, transaction, TopicPartition(topic, wanted.partition))
-                for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):
-                    for batch in fetched:
-                        batches += 1
-                        taken = whole_batch(batch, wanted, max_bytes)
-                        whole += taken is not None
-                        for copied in (taken,) if taken is not None else encoded_again(batch, wanted, max_bytes):
-                            size += len(copied)
-                            records += writer.write(copied)
-                return wanted.partition, writer.finish(), records, size, whole, batches
-            finally:
-                links.close()
+        writer = PartitionWriter(channels, transaction, TopicPartition(topic, wanted.partition))
+        for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):
+            for batch in fetched:
+                batches += 1
+                taken = whole_batch(batch, wanted, max_bytes)
+                whole += taken is not None
+                for copied in (taken,) if taken is not None else encoded_again(batch, wanted, max_bytes):
+                    size += len(copied)
+                    records += writer.write(copied)
+        return wanted.partition, writer.finish(), records, size, whole, batches
+
+    def task(share: Iterable[Range]) -> list[tuple[int, int, int, int, int, int]]:
+        with Routes(source) as reading, Routes(target) as writing, LeaderChannels(writing) as channels:
+            done = []
+            for wanted in share:
+                if compacted:
+                    _refuse_second_attempt(wanted)
+                done.append(copy(reading, channels, wanted))
+            return done
 
     return task

@@ -6,6 +6,7 @@ Checkpoints have the format of Spark's Kafka source, `{"topic": {"0": 23}}`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from heapq import heappop, heappush
 from itertools import pairwise
 from math import ceil
 from typing import Any, TypeAlias
@@ -55,11 +56,13 @@ def count(start: Position, stop: Position) -> int:
     )
 
 
-def limited(start: Position, stop: Position, most: int) -> dict[str, dict[int, int]]:
+def limited(start: Position, stop: Position, most: int, *, leeway: int = 0) -> dict[str, dict[int, int]]:
     """Return `stop`, reduced to at most `most` offsets after `start`, in proportion to each partition's share. A
-    partition whose share is below one offset still gets one, beyond `most`, so that none starves."""
+    partition whose share is below one offset still gets one, beyond `most`, so that none starves.
+
+    If no more than `leeway` offsets would be left for later, take them, too."""
     total = count(start, stop)
-    if total <= most:
+    if total <= most + leeway:
         return {topic: dict(partitions) for topic, partitions in stop.items()}
     drawn: dict[str, dict[int, int]] = {}
     for topic, partitions in stop.items():
@@ -90,6 +93,17 @@ def _cut(wanted: Range, parts: int) -> Iterable[Range]:
     parts = max(1, min(parts, size))
     edges = [wanted.start + size * part // parts for part in range(parts + 1)]
     return [Range(wanted.topic, wanted.partition, start, stop) for start, stop in pairwise(edges)]
+
+
+def shares(ranges: Iterable[Range], most: int) -> list[list[Range]]:
+    """Distribute the ranges over at most `most` lists, each with about the same number of offsets."""
+    found: list[list[Range]] = [[] for _ in range(max(1, most))]
+    sizes = [(0, index) for index in range(len(found))]
+    for wanted in sorted(ranges, key=lambda each: each.start - each.stop):  # the largest first
+        size, index = heappop(sizes)
+        found[index].append(wanted)
+        heappush(sizes, (size + wanted.stop - wanted.start, index))
+    return [share for share in found if share]
 
 
 def check_nothing_lost(start: Position, earliest: Position, latest: Position) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.client.cluster.closing import Closing
 from fencepost.kernel import Buffer
+from fencepost.spark.workers import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +46,7 @@ class Spool:
         """Return whether all tasks run on this machine, in the JVM of the session. Not if Spark must encrypt what it
         writes to disks (spark.io.encryption.enabled): these files are plain."""
         context = spark.sparkContext
-        is_local = context.master == "local" or context.master.startswith("local[")
-        return is_local and not context._encryption_enabled
+        return is_local(context) and not context._encryption_enabled
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

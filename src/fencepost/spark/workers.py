@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fencepost.spark.columns import is_connect
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,12 @@ WHAT_TO_SET = (
 )
 _told: set[str] = set()
 """Applications that were already warned."""
+
+
+def is_local(context: SparkContext) -> bool:
+    """Return whether all workers run on the driver's machine, as its children."""
+    master: str = context.master
+    return master == "local" or master.startswith("local[")
 
 
 def use_this_python(spark: SparkSession) -> None:

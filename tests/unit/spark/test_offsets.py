@@ -41,6 +41,28 @@ def test_a_limit_leaves_nothing_behind_and_starves_nobody(
             assert drawn[topic][partition] > begin or end == begin
 
 
+@pytest.mark.parametrize(("end", "reached"), [(100, 100), (125, 125), (126, 100)])
+def test_a_small_remainder_is_not_left_for_later(end: int, reached: int) -> None:
+    assert offsets.limited({}, {"a": {0: end}}, 100, leeway=25) == {"a": {0: reached}}
+
+
+@given(stop=positions, most=st.integers(1, 6))
+def test_shares_hold_every_range_once_and_are_about_equal(stop: dict[str, dict[int, int]], most: int) -> None:
+    ranges = offsets.ranges({}, stop)
+    found = offsets.shares(ranges, most)
+    assert len(found) == min(most, len(ranges))
+    assert sorted(map(str, ranges)) == sorted(str(wanted) for share in found for wanted in share)
+    sizes = [sum(wanted.stop - wanted.start for wanted in share) for share in found]
+    largest = max((wanted.stop - wanted.start for wanted in ranges), default=0)
+    assert max(sizes, default=0) - min(sizes, default=0) <= largest
+
+
+def test_shares_are_dealt_from_the_largest_range_on() -> None:
+    stop = {"a": {0: 10, 1: 60, 2: 30, 3: 50}}
+    found = offsets.shares(offsets.ranges({}, stop), 2)
+    assert [[wanted.partition for wanted in share] for share in found] == [[1, 0], [3, 2]]
+
+
 @given(start=positions, stop=positions, at_least=st.one_of(st.none(), st.integers(1, 20)))
 def test_ranges_cover_everything_between_once(
     start: dict[str, dict[int, int]], stop: dict[str, dict[int, int]], at_least: int | None
