@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from fencepost.client.produce import crowd
 from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.producers.window import BUSY
@@ -41,9 +42,10 @@ FATES: list[Script] = [
 ]
 
 
-def play(seed: int) -> None:
+def play(seed: int, partitions: int = PARTITIONS, longest: int = 0, **options: float) -> None:
+    """`longest`: bytes by which a value is made longer, at most."""
     random = Random(seed)
-    cluster = ScriptedCluster(HandWoundClock(), nodes=NODES, topics={"t": PARTITIONS})
+    cluster = ScriptedCluster(HandWoundClock(), nodes=NODES, topics={"t": partitions})
     fault_rate = random.choice([0.1, 0.3, 0.6])
     faults = random.sample(FATES, random.randint(1, len(FATES)))
 
@@ -67,10 +69,14 @@ def play(seed: int) -> None:
     cluster.choose = choose
     is_direct, reads = random.random() < 0.7, random.choice([0.0, 0.5, 1.0])
     producer = SteppedProducer(
-        cluster, direct=is_direct, delivery_timeout=random.choice([4.0, 30.0]), request_timeout=2.0
+        cluster,
+        direct=is_direct,
+        delivery_timeout=random.choice([4.0, 30.0]),
+        request_timeout=2.0,
+        **options,  # type: ignore[arg-type]
     )
     producer.sender.collation.busy = random.choice([1, BUSY])  # with 1, many go over the side connection
-    sent: dict[int, list[tuple[bytes, Ticket]]] = {partition: [] for partition in range(PARTITIONS)}
+    sent: dict[int, list[tuple[bytes, Ticket]]] = {partition: [] for partition in range(partitions)}
 
     def callers_read() -> None:
         """Play the callers that wait for an answer: they may read it before the send thread does."""
@@ -84,9 +90,9 @@ def play(seed: int) -> None:
         producer.sender.queues.flushing = random.randint(0, 1)  # many small batches, or few larger ones
         match random.choices(["send", "wait", "kill", "revive", "move"], [10, 3, 0.3, 1, 0.5])[0]:
             case "send":
-                partition = random.randrange(PARTITIONS)
+                partition = random.randrange(partitions)
                 for _ in range(random.randint(1, 3)):
-                    value = b"%d" % number
+                    value = b"%d" % number + (b"." * random.randrange(longest) if longest else b"")
                     number += 1
                     sent[partition].append((value, producer.send("t", value, partition=partition)))
                 producer.sender.run_once(0.0)
@@ -97,7 +103,7 @@ def play(seed: int) -> None:
             case "revive":
                 cluster.revive(random.randrange(NODES))
             case "move":
-                cluster.move_leader("t", random.randrange(PARTITIONS), random.randrange(NODES))
+                cluster.move_leader("t", random.randrange(partitions), random.randrange(NODES))
     for node in range(NODES):
         cluster.revive(node)
     cluster.choose = lambda request: Fate.ANSWER
@@ -107,7 +113,7 @@ def play(seed: int) -> None:
         check(cluster, "t", partition, records)
     assert producer.sender.queues.held == 0
 
-    for partition in range(PARTITIONS):
+    for partition in range(partitions):
         last = producer.send("t", b"last", partition=partition)
         producer.settle()
         assert last.exception() is None, "whatever happened, it goes on"
@@ -119,6 +125,19 @@ def test_whatever_happens_every_ticket_tells_the_truth(seed: int) -> None:
     for each in range(seed, seed + RUNS_PER_TEST):
         try:
             play(each)
+        except BaseException as error:
+            error.add_note(f"seed {each}")
+            raise
+
+
+@pytest.mark.parametrize("seed", range(0, 20 * RUNS_PER_TEST, RUNS_PER_TEST))
+def test_whatever_happens_in_a_crowd_every_ticket_tells_the_truth(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crowd of three, with full, large and small batches (PROD-6, PROD-11)."""
+    monkeypatch.setattr(crowd, "FEW", 1)
+    monkeypatch.setattr(crowd, "LITTLE", 250)
+    for each in range(seed, seed + RUNS_PER_TEST):
+        try:
+            play(each, partitions=6, longest=200, batch_size=400, linger=each % 3 * 0.005)
         except BaseException as error:
             error.add_note(f"seed {each}")
             raise

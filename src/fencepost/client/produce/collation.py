@@ -84,8 +84,11 @@ class Collation:
         if self._crowd.is_crowd() and self._crowd.collate(now):
             odd = self._crowd.odd_queues(now)
             self._designate_all(odd, now)
+            requests: Requests = {}
+            candidates = [queue for queue in self.in_turn(odd, now) if self.board(queue, now, requests)]
             # No queue twice: a request has one batch of each partition, and so has its answer.
-            candidates = self._in_turn([*dict.fromkeys(chain(odd, self._queues.full(), self._crowd.larger))], now)
+            candidates += self._crowd.board_line(odd, now, requests)
+            self.send(requests)
             while candidates:
                 candidates = self._round(candidates, now)
             return
@@ -93,7 +96,7 @@ class Collation:
         if not active:
             return
         self._designate_all(active, now)
-        candidates = self._in_turn(self._queues.active(), now)
+        candidates = self.in_turn(self._queues.active(), now)
         little = [queue for queue in candidates if _has_little(queue)]
         self.is_crowded = len(little) > _FEW
         if len(little) < len(candidates):
@@ -136,7 +139,7 @@ class Collation:
         for request in requests.values():
             self._requests.send(request)
 
-    def _in_turn(self, queues: list[PartitionQueue], now: float) -> list[PartitionQueue]:
+    def in_turn(self, queues: list[PartitionQueue], now: float) -> list[PartitionQueue]:
         """Interleave the topics, however many partitions each has; each turn starts with another topic (PROD-6). Leave
         out the queues that can only wait for an answer: with many partitions that is most of them."""
         by_topic: dict[TopicQueues, list[PartitionQueue]] = {}

@@ -10,13 +10,15 @@ There the cost of a record is the cost of its batch, and the cost of a turn is t
                     room. All queues are looked at now and then, at the first deadline, and while any of them is
                     odd: something is to be sent again or looked up in the log, or has expired, or has no partition.
 
-The queues that have waited longest go first, and the topics take turns (PROD-6). Full batches and other large ones are
-not part of the crowd: `Collation` sends them as ever, in turn with each other. The crowd goes first, and may have twice
-as much in flight. So large batches in it could keep the full ones from being sent at all.
+The queues that have waited longest go first, and the topics take turns (PROD-6). Small batches go ahead of full and
+other large ones, and may have twice as much in flight. But if many batches of a topic are large, then its broker is
+behind, and its small batches only have not waited for long: they stand in one line with the large ones. Otherwise they
+would take the room of those, which cost less per record, and nothing would ever grow.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, zip_longest
 from typing import Final, Protocol
@@ -24,7 +26,7 @@ from typing import Final, Protocol
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
-from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Requests
+from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, CollatedRequest, Requests
 from fencepost.client.produce.state import SendState
 from fencepost.core.producers.inflight import Flight, Sent, Step
 from fencepost.core.producers.window import LITTLE
@@ -51,6 +53,8 @@ class Boarding(Protocol):
 
     def board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool: ...
 
+    def in_turn(self, queues: list[PartitionQueue], now: float) -> list[PartitionQueue]: ...
+
     def add(
         self,
         by: tuple[BrokerConnection, str | None],
@@ -63,7 +67,7 @@ class Boarding(Protocol):
 
 
 class _Room:
-    """The small batches, and the bytes, that may still be sent to a broker in this turn."""
+    """The batches, and the bytes, that may still be sent to a broker in this turn."""
 
     __slots__ = ("batches", "size")
 
@@ -80,8 +84,8 @@ class Crowd:
         self._enlisting = enlisting
         self._collation = collation
         self._is_resumed = is_resumed
-        self.larger: list[PartitionQueue] = []
-        """Queues that `collate` found ready, with more to send than the crowd's batches have."""
+        self._line: list[PartitionQueue] = []
+        """Queues that `collate` found ready and left to `board_line`, the longest waiting first."""
         self._all_seen_by = float("-inf")
         """When all queues are to be looked at again."""
         self._rests_until = float("-inf")
@@ -124,36 +128,54 @@ class Crowd:
         return odd
 
     def collate(self, now: float) -> bool:
-        """Send a small batch of each queue that is ready, as long as there is room; `larger` are the others. Return
-        False if a queue of the crowd belongs to no partition yet."""
+        """Send a small batch of each queue that is ready, as long as there is room, and leave the others to
+        `board_line`. Return False if a queue of the crowd belongs to no partition yet."""
         linger = self._options.linger
         looks_at = now + linger if linger else float("inf")
         unsent = self._queues.unsent(looks_at)
         self._state.due(looks_at, now)
-        self.larger = []
         is_in_a_hurry = self._queues.in_a_hurry
         if self._is_out_of_room() or (now < self._rests_until and not is_in_a_hurry):
             self._state.due(self._rests_until, now)
+            self._line = self._queues.full()
             return True
-        ready: list[PartitionQueue] = []
+        small: list[PartitionQueue] = []
+        line: list[PartitionQueue] = []
         first = float("inf")
         for queue in unsent:
             if queue.index == UNDESIGNATED:
                 return False
-            if (batch := queue.open) is None or queue.sealed:
-                continue  # nothing, or something full, which is sent first
+            if queue.sealed:
+                line.append(queue)
+                continue
+            if (batch := queue.open) is None:
+                continue
             ready_at = batch.opened + linger
             if ready_at <= now and (flight := queue.flight) is not None and flight.in_flight:
                 ready_at += LONGEST_GATHER
             if ready_at <= now or is_in_a_hurry:
-                (ready if (builder := queue.builder) is None or builder.size <= LITTLE else self.larger).append(queue)
+                (small if (builder := queue.builder) is None or builder.size <= LITTLE else line).append(queue)
             elif ready_at < first:
                 first = ready_at
         self._state.due(first, now)
-        self._collation.is_crowded = len(ready) > FEW
-        if ready:
-            self._send(_by_turns(ready), now)
+        self._collation.is_crowded = len(small) > FEW
+        if small and len(line) > FEW:
+            small, line = _lined_up(small, line, unsent)
+        self._line = line
+        if small:
+            self._send(_by_turns(small), now)
         return True
+
+    def board_line(self, seen: list[PartitionQueue], now: float, requests: Requests) -> list[PartitionQueue]:
+        """Put a batch of each queue in the line into the requests, as long as there is room. Leave out those that the
+        caller has `seen`. Return the queues that may have another one to send."""
+        if not self._line:
+            return []
+        line = self._line
+        if seen:
+            others = set(seen)
+            line = [queue for queue in line if queue not in others]
+        return self._board(self._collation.in_turn(line, now), now, requests, are_small=False)
 
     def _is_out_of_room(self) -> bool:
         """Return whether the only broker has as many small batches in flight as it may have."""
@@ -163,60 +185,91 @@ class Crowd:
         connection = self._state.brokers.of_node(next(iter(brokers)))
         return connection is not None and not self._room(connection).batches
 
-    def _room(self, connection: BrokerConnection) -> _Room:
+    def _room(
+        self, connection: BrokerConnection, request: CollatedRequest | None = None, *, are_small: bool = True
+    ) -> _Room:
+        """Return the room beside what is in flight and in the request."""
         if connection.in_flight >= REQUESTS_IN_FLIGHT:
             return _Room(0, 0)
-        return _Room(*connection.window.room_for_small(self._options.batch_size))
+        window, batch_size = connection.window, self._options.batch_size
+        batches, size = window.room_for_small(batch_size)
+        if not are_small:
+            size = window.room(batch_size)
+        if request is not None:
+            batches, size = batches - len(request.aboard), size - request.size
+        return _Room(batches, size)
 
     def _send(self, ready: Iterable[PartitionQueue], now: float) -> None:
+        requests: Requests = {}
+        self._board(ready, now, requests, are_small=True)
+        self._collation.send(requests)
+
+    def _board(
+        self, ready: Iterable[PartitionQueue], now: float, requests: Requests, *, are_small: bool
+    ) -> list[PartitionQueue]:
+        """Put a batch of each queue into the requests, as long as there is room. Return the queues that may have
+        another one to send."""
         state, collation, drain, leader_of = (
             self._state,
             self._collation,
             self._queues.drain,
             self._state.metadata.leader,
         )
-        is_crowded, has_one_broker = collation.is_crowded, len(state.metadata.brokers) == 1
-        requests: Requests = {}
+        is_crowd, has_one_broker = collation.is_crowded or not are_small, len(state.metadata.brokers) == 1
         connections: dict[int, BrokerConnection] = {}
         rooms: dict[BrokerConnection, _Room] = {}
+        more: list[PartitionQueue] = []
         began, count = state.now(), 0
         for queue in ready:
             flight = queue.flight
             if flight is None or flight.identity is None:
                 flight = self._begin(queue)
             batch = queue.open
-            if flight is None or batch is None:
+            if flight is None or (batch is None and not queue.sealed):
                 continue  # the pid is being requested
             leader = leader_of(queue.topic.name, queue.index)
             connection = connections.get(leader) or state.leader_of(queue)
-            if (
-                not is_crowded
-                or len(flight)
-                or batch.deadline <= now
-                or flight.next_step(now) is not Step.SEND
-                or connection is None
-                or now < connection.throttled_until
-            ):
+            if not is_crowd or connection is None or now < connection.throttled_until:
                 collation.board(queue, now, requests)
                 continue
             room = rooms.get(connection)
             if room is None:
-                connections[leader], room = connection, self._room(connection)
+                request = requests.get((connection, None))
+                connections[leader], room = connection, self._room(connection, request, are_small=are_small)
                 rooms[connection] = room
-            if room.batches <= 0 or room.size <= 0:
+            if room.size <= 0 or (are_small and room.batches <= 0):
+                if not are_small:
+                    connection.window.hold_back()
                 if has_one_broker:
                     break
+                continue
+            is_small = are_small or (
+                not queue.sealed and (builder := queue.builder) is not None and builder.size <= LITTLE
+            )
+            if is_small and room.batches <= 0:
+                continue
+            if (
+                batch is None
+                or queue.sealed
+                or len(flight)
+                or batch.deadline <= now
+                or flight.next_step(now) is not Step.SEND
+            ):
+                if collation.board(queue, now, requests):
+                    more.append(queue)
+                del rooms[connection]  # it may have less now
                 continue
             if state.steps is not None and not self._enlisting.may_write(queue, True, now):
                 continue
             if (new := drain(queue, also_open=True)) is not None:
-                room.batches -= 1
+                room.batches -= is_small
                 room.size -= collation.add((connection, None), requests, queue, flight.send(new, new.count))
                 count += 1
-        collation.send(requests)
-        if not self._queues.in_a_hurry:
+        if (count or are_small) and not self._queues.in_a_hurry:
             ended = state.now()  # a turn that took long has waited for the GIL or for a core
-            self._rests_until = ended + min(LONGEST_REST, max(count * PAUSE, 2 * (ended - began)))
+            rest = min(LONGEST_REST, max(count * PAUSE, 2 * (ended - began)))
+            self._rests_until = max(self._rests_until, ended + rest)
+        return more
 
     def _begin(self, queue: PartitionQueue) -> Flight[ProducerBatch] | None:
         """Return the flight of a partition that nothing was sent to; None if the producer has no pid yet."""
@@ -231,6 +284,21 @@ class Crowd:
             flight.limit = state.max_in_flight
             flight.begin(who)
         return flight
+
+
+def _lined_up(
+    small: list[PartitionQueue], line: list[PartitionQueue], unsent: list[PartitionQueue]
+) -> tuple[list[PartitionQueue], list[PartitionQueue]]:
+    """Move the small queues of topics that have many large ones into the line, and return what is left and the line."""
+    large = Counter(queue.topic for queue in line)
+    behind = {topic for topic, count in large.items() if count > FEW}
+    if not behind:
+        return small, line
+    lined_up = {*line, *(queue for queue in small if queue.topic in behind)}
+    return (
+        [queue for queue in small if queue not in lined_up],
+        [queue for queue in unsent if queue in lined_up],
+    )
 
 
 def _by_turns(queues: list[PartitionQueue]) -> Iterable[PartitionQueue]:

@@ -91,6 +91,14 @@ class Window:
         self._held_back = True
         return little and self.under_way + boarded < 2 * limit
 
+    def room(self, batch_size: int) -> int:
+        """Return how many bytes of any batches may still be sent."""
+        return max(0, self.size(batch_size) - self.under_way)
+
+    def hold_back(self) -> None:
+        """Note that something waits because the window is full."""
+        self._held_back = True
+
     def room_for_small(self, batch_size: int) -> tuple[int, int]:
         """Return how many small batches may join the others, and how many bytes they may have together."""
         size = 2 * self.size(batch_size) - self.under_way

@@ -126,6 +126,21 @@ def test_a_full_batch_does_not_wait_for_the_crowd(monkeypatch: pytest.MonkeyPatc
     assert sizes(on) == [1, 1, 1]  # the fourth is not full
 
 
+def test_a_full_batch_does_not_wait_for_the_crowd_because_a_small_one_is_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(window, "MOST_BATCHES", 20)
+    on, producer = crowd(batch_size=32 << 10)
+    on.latency = 10.0
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.001)
+    on.seen.clear()
+    for size in (32 << 10, 100):
+        producer.send("other", b"x" * size, partition=0)
+    producer.sender.run_once(0.0)
+    assert sizes(on) == [1]
+
+
 def test_a_full_batch_gets_its_turn_beside_large_ones_that_are_not_full() -> None:
     _, producer = crowd(linger=0.0, batch_size=32 << 10)
     topic = producer.sender.queues._topics["many"]
@@ -225,3 +240,70 @@ def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> 
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"third", partition=0)
     assert filling.needs_wake_up(ticket.settlement)
+
+
+def small_ones_behind_large_ones() -> tuple[ScriptedCluster, SteppedProducer]:
+    """Return a crowd whose broker is behind: some large batches take the whole window, the others wait."""
+    on, producer = crowd(batch_size=32 << 10)
+    on.latency = 10.0
+    for partition in range(60):
+        producer.send("many", b"x" * 20_000, partition=partition)
+    producer.run_for(LINGER + 0.001)
+    on.latency = 0.01
+    for partition in range(60, PARTITIONS):
+        producer.send("many", b"small", partition=partition)
+    producer.run_for(LINGER + 0.5)
+    return on, producer
+
+
+def test_small_batches_of_a_topic_do_not_take_the_room_of_its_many_large_ones() -> None:
+    on, producer = small_ones_behind_large_ones()
+    sent = sum(sizes(on))
+    assert 0 < sent < 60  # the window is full, and nothing was answered
+    producer.settle()
+    indexes = [part.index for request in on.requests(Api.PRODUCE) for part in request.message.topics[0].partitions]
+    assert sorted(indexes) == list(range(PARTITIONS))
+    assert indexes.index(60) >= 60 - FEW  # until few are left, who has waited longest is first
+
+
+def test_a_topic_with_little_to_send_goes_ahead_of_a_line_of_large_batches() -> None:
+    on, producer = small_ones_behind_large_ones()
+    on.seen.clear()
+    producer.send("other", b"second", partition=0)
+    producer.run_for(LINGER + 0.001)
+    (request,) = on.requests(Api.PRODUCE)
+    assert [topic.name for topic in request.message.topics] == ["other"]
+
+
+def test_small_batches_get_their_turn_beside_large_ones_of_their_topic_that_never_end() -> None:
+    _, producer = crowd(linger=0.0, batch_size=32 << 10)
+    topic = producer.sender.queues._topics["many"]
+
+    def keep_busy() -> None:
+        for partition, queue in list(topic.partitions.items())[:60]:
+            if queue.open is None:
+                producer.send("many", b"x" * 20_000, partition=partition)
+
+    keep_busy()
+    producer.run_for(0.1)
+    tickets = [producer.send("many", b"small", partition=partition) for partition in range(60, PARTITIONS)]
+    for _ in range(1000):
+        keep_busy()
+        producer.sender.run_once(0.005)
+    assert all(ticket.done() for ticket in tickets)
+
+
+def test_the_limit_on_small_batches_holds_in_a_line_with_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    on, producer = crowd(batch_size=256 << 10)  # the window has room for everybody
+    monkeypatch.setattr(window, "MOST_BATCHES", 50)
+    on.latency = 10.0
+    for partition in range(PARTITIONS):
+        value = b"x" * 20_000 if partition % 2 else b"small"
+        producer.send("many", value, partition=partition)
+    producer.run_for(LINGER + 0.001)
+    assert sum(sizes(on)) == 50 + 50
+    to_each(producer, b"more")
+    producer.run_for(LINGER + LONGEST_GATHER + 0.001)
+    assert sum(sizes(on)) == 100
+    on.latency = 0.01
+    producer.settle()
