@@ -50,7 +50,7 @@ class Bystanders:
                 # A duplicate, because `fromfd` closes its descriptor in the end; both are the same epoll.
                 self._epoll = select.epoll.fromfd(os.dup(descriptor))
 
-    def wait(self, own: int) -> bool:
+    def any_ready(self, own: int) -> bool:
         """Tell if the loop could serve another socket than `own` now. A thread that calls into the loop counts too."""
         if self._epoll is None:
             return False
@@ -79,7 +79,8 @@ def _may_be_polled(epoll: int) -> bool:
     try:
         lines = Path(f"/proc/self/fdinfo/{epoll}").read_text(encoding="ascii").splitlines()
         watched = [line.split() for line in lines if line.startswith("tfd:")]  # tfd: 7 events: 19 data: 7 …
-        return not any(int(words[3], 16) & _ONCE for words in watched)
+        # Empty: the loop has not had its first round, in which uvloop registers its wake-up.
+        return bool(watched) and not any(int(words[3], 16) & _ONCE for words in watched)
     except (OSError, ValueError, IndexError):
         return False  # nobody knows, so nobody looks
 
@@ -132,7 +133,7 @@ class Turn:
         return self.others_wait()
 
     def others_wait(self) -> bool:
-        return self._bystanders.wait(self.descriptor)
+        return self._bystanders.any_ready(self.descriptor)
 
     def begin(self) -> None:
         """Begin another turn."""

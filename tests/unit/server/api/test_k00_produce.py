@@ -44,7 +44,7 @@ class Bed(BrokerBed):
         (data / "logs").mkdir()
         super().__init__(data, sync=sync)
         self.others_wait = True
-        self._listener.bystanders.wait = lambda own: self.others_wait  # type: ignore[method-assign]
+        self._listener.bystanders.any_ready = lambda own: self.others_wait  # type: ignore[method-assign]
 
     async def open(self) -> None:
         for index in range(PARTITIONS):
@@ -172,7 +172,7 @@ def test_what_an_owner_has_not_appended_when_it_is_severed_is_never_appended(tmp
 
 
 def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(tmp_path: Path) -> None:
-    """The next transaction of the name may have the same epoch, and a batch names no other mark of it."""
+    """The next transaction of the same id may have the same epoch, and nothing else in a batch tells them apart."""
 
     async def test(bed: Bed) -> None:
         await bed.open()

@@ -36,26 +36,26 @@ def test_another_socket_is_seen_as_soon_as_it_is_readable(make_loop: Callable[[]
     async def look() -> None:
         loop = asyncio.get_running_loop()
         others = Bystanders()
-        others.open()
         pairs = [socket.socketpair() for _ in range(3)]
         for here, _ in pairs:
             here.setblocking(False)
             loop.add_reader(here, lambda: None)
         await asyncio.sleep(0.01)
+        others.open()
         (own, mine), (other, theirs), _ = pairs
-        assert not others.wait(own.fileno())
+        assert not others.any_ready(own.fileno())
         mine.send(b"x")
-        assert not others.wait(own.fileno()), "its own bytes"
+        assert not others.any_ready(own.fileno()), "its own bytes"
         theirs.send(b"x")
-        assert others.wait(own.fileno())
-        assert others.wait(other.fileno())
-        assert others.wait(-1)
+        assert others.any_ready(own.fileno())
+        assert others.any_ready(other.fileno())
+        assert others.any_ready(-1)
         for here, there in pairs:
             loop.remove_reader(here)
             here.close()
             there.close()
         others.close()
-        assert not others.wait(-1)
+        assert not others.any_ready(-1)
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(look())
@@ -65,7 +65,7 @@ def test_with_a_loop_that_does_not_tell_nobody_is_seen(monkeypatch: pytest.Monke
     monkeypatch.setattr(asyncio, "get_running_loop", SimpleNamespace)
     others = Bystanders()
     others.open()
-    assert not others.wait(-1)
+    assert not others.any_ready(-1)
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
@@ -81,7 +81,7 @@ def test_an_epoll_that_reports_an_event_only_once_is_left_to_the_loop(once: str)
             epoll.register(here, select.EPOLLIN | getattr(select, once))
             others = Bystanders()
             others.open()
-            seen = others.wait(-1)
+            seen = others.any_ready(-1)
             others.close()
             assert epoll.poll(0), "the event is still there"
             epoll.unregister(here)
@@ -99,7 +99,7 @@ def test_without_a_free_descriptor_nobody_is_seen(monkeypatch: pytest.MonkeyPatc
         others = Bystanders()
         monkeypatch.setattr(os, "dup", refuse)
         others.open()
-        return others.wait(-1)
+        return others.any_ready(-1)
 
     assert not asyncio.run(look())
 
@@ -118,9 +118,9 @@ def test_a_listener_looks_from_its_start_to_its_end(
         host, port = address.rsplit(":", 1)
         await asyncio.sleep(0.01)  # uvloop registers a new socket in its next round
         with socket.create_connection((host, int(port))):  # nobody has accepted it yet
-            seen = [listener.bystanders.wait(-1)]
+            seen = [listener.bystanders.any_ready(-1)]
             await listener.stop()
-            seen.append(listener.bystanders.wait(-1))
+            seen.append(listener.bystanders.any_ready(-1))
         await broker.close()
         return seen
 

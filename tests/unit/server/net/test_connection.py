@@ -78,7 +78,7 @@ class Served:
         )
         listener: Any = SimpleNamespace(
             broker=broker,
-            bystanders=SimpleNamespace(wait=lambda own: self.others_wait),
+            bystanders=SimpleNamespace(any_ready=lambda own: self.others_wait),
             memory=RequestMemory(1 << 30),
             next_number=lambda: 1,
             opened=lambda connection: None,
