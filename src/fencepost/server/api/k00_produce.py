@@ -167,14 +167,14 @@ def _produce(broker: Broker, request: ApiRequest, message: ProduceRequest, scans
         return _in_pieces(outcomes)
     steps = _steps(outcomes)
     for _ in steps:
-        if request.connection.others_wait():
+        if outcomes.others_wait():
             outcomes.publish()
-            return _behind_others(outcomes, steps, broker.transactions.ended(message.transactional_id))
+            return _behind_others(outcomes, steps)
     return outcomes.answer()
 
 
 def _steps(outcomes: _Outcomes) -> Iterator[None]:
-    """Append the batches, and pause after many bytes."""
+    """Append the batches. Yield between two of them whenever it is time to look for others."""
     unlooked = 0
     for topic in outcomes.message.topics:
         rows = outcomes.begin(topic)
@@ -186,25 +186,34 @@ def _steps(outcomes: _Outcomes) -> Iterator[None]:
             unlooked += len(records) if records is not None else 0
 
 
-async def _behind_others(outcomes: _Outcomes, steps: Iterator[None], ended: int) -> Answer:
-    """Continue when those who wait have had their turn, however often that is."""
+async def _behind_others(outcomes: _Outcomes, steps: Iterator[None]) -> Answer:
+    """Do the remaining steps. Let the others go first now, and again whenever a step finds that some wait."""
     await asyncio.sleep(0)
-    outcomes.check_transaction(ended)
+    outcomes.resume()
     for _ in steps:
         if outcomes.others_wait():
             outcomes.publish()
             await asyncio.sleep(0)
-            outcomes.check_transaction(ended)
+            outcomes.resume()
     return outcomes.answer()
 
 
 async def _in_pieces(outcomes: _Outcomes) -> Answer:
+    """Append the batches of a large request. Let others go ahead when a piece has taken long, also with a loop that
+    does not tell whether some wait, and earlier if it tells."""
     wide = sum(len(topic.partitions) for topic in outcomes.message.topics) > FEW
+    unlooked = 0
     async for topic in paced(outcomes.message.topics):
         rows = outcomes.begin(topic)
         async for index, records in paced(topic.partitions):
+            if unlooked >= _PER_LOOK:
+                unlooked = 0
+                if outcomes.others_wait():
+                    await asyncio.sleep(0)
+            outcomes.resume()
             outcomes.append(rows, index, records)
             outcomes.publish(wide=wide)
+            unlooked += len(records) if records is not None else 0
     return outcomes.answer()
 
 
@@ -213,6 +222,7 @@ class _Outcomes:
 
     __slots__ = (
         "_broker",
+        "_ended",
         "_name",
         "_ours",
         "_reason",
@@ -221,6 +231,7 @@ class _Outcomes:
         "_rows",
         "_scans",
         "_synced",
+        "_topic",
         "_touched",
         "_whole",
         "message",
@@ -232,7 +243,10 @@ class _Outcomes:
         self._request = request
         self.message = message
         self._ours = request.connection.software_name == OUR_CLIENT
+        self._ended = broker.transactions.ended(message.transactional_id)
+        self._topic: ProduceTopic | None = None
         self._name: str | None = None
+        """Of the current topic."""
         may = _may_write_in_transaction(request, message)
         self._whole = ErrorCode.NONE if may else TRANSACTIONAL_ID_WRITE.refusal
         """The client may not write in this transaction."""
@@ -247,6 +261,7 @@ class _Outcomes:
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
         """Continue with this topic, and return the list for the outcomes of its batches."""
+        self._topic = topic
         self._name = _topic_name(self._broker, topic)
         self._refusal = self._whole
         if not self._whole and self._name is not None and not self._request.may(TOPIC_WRITE, self._name):
@@ -299,8 +314,12 @@ class _Outcomes:
     def others_wait(self) -> bool:
         return self._request.connection.others_wait()
 
-    def check_transaction(self, ended: int) -> None:
-        _check_not_ended(self._broker, self.message, ended)
+    def resume(self) -> None:
+        """Look again at what `append` does not check for every batch, because others may have had their turn: raise
+        StaleRequest if the transaction has ended, and find out whether the topic still has its id."""
+        _check_not_ended(self._broker, self.message, self._ended)
+        if self._topic is not None and self._topic.name is None:
+            self._name = _topic_name(self._broker, self._topic)
 
     def publish(self, *, wide: bool = False) -> None:
         """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that

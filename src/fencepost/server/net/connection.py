@@ -414,7 +414,8 @@ class Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_soon(self._look_again)
 
     def _look_again(self) -> None:
-        """Continue, but not before those who wait: a loop calls what it was given before it looks at its sockets."""
+        """Begin the next turn, but let those who wait go first. The loop calls this before it looks at its sockets, so
+        wait for one more round of it if some are ready."""
         if self._turn.others_wait():
             asyncio.get_running_loop().call_soon(self._next_turn)
         else:
@@ -426,7 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         self._work()
 
     def others_wait(self) -> bool:
-        """Tell if another client waits, so that a handler with more to do should let it go ahead."""
+        """Tell if another client waits, for a handler that can pause and let it go first."""
         return self._turn.others_wait()
 
     def _begin(self, received: Frame, pending: AnswerPlace) -> None:

@@ -61,6 +61,7 @@ class Listener:
             for port in self.ports.values():
                 port.close()
             raise
+        self.bystanders.open()
         self.broker.spawn(self._patrol(), "close idle connections")
         return {name: port.address for name, port in self.ports.items()}
 

@@ -65,9 +65,10 @@ class Served:
         self.wire.socket = raw
         self.now = 0.0
         self.seconds_per_request = 0.0
+        self.seconds_per_look_at_the_clock = 0.0
         self.others_wait = False
         broker = SimpleNamespace(
-            clock=SimpleNamespace(monotonic=lambda: self.now),
+            clock=SimpleNamespace(monotonic=self._monotonic),
             answers=AnswerMemory(1 << 30),
             quotas=SimpleNamespace(is_active=False),
             counters=Counters(),
@@ -77,7 +78,7 @@ class Served:
         )
         listener: Any = SimpleNamespace(
             broker=broker,
-            bystanders=SimpleNamespace(wait=lambda own: self.others_wait),
+            bystanders=SimpleNamespace(any_ready=lambda own: self.others_wait),
             memory=RequestMemory(1 << 30),
             next_number=lambda: 1,
             opened=lambda connection: None,
@@ -85,6 +86,10 @@ class Served:
         )
         self.connection = Connection(listener, Session(ListenerConfig(name="default")))
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+
+    def _monotonic(self) -> float:
+        self.now += self.seconds_per_look_at_the_clock
+        return self.now
 
     def _note(self, broker: object, request: ApiRequest) -> Answer:
         self.begun.append(int(request.message[request.body_at]))
@@ -198,6 +203,20 @@ def test_a_client_that_asks_one_thing_at_a_time_does_not_step_back_for_a_flood()
         return served.begun
 
     assert asyncio.run(talk()) == list(range(100))
+
+
+def test_every_turn_handles_a_request_however_slow_the_machine_is() -> None:
+    async def flood() -> list[int]:
+        served = Served()
+        served.seconds_per_look_at_the_clock = 0.1
+        served.others_wait = True
+        for number in range(3):
+            served.receive(number)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return served.begun
+
+    assert asyncio.run(flood()) == [0, 1, 2]
 
 
 def test_many_small_requests_make_a_connection_step_back() -> None:
