@@ -285,8 +285,10 @@ class Crowd:
         if not are_small and (count or has_moved):
             self._line_moved = now
         if (count or are_small) and not self._queues.in_a_hurry:
-            ended = state.now()  # a turn that took long has waited for the GIL or for a core
-            rest = min(LONGEST_REST, max(count * PAUSE, 2 * (ended - began)))
+            ended = state.now()
+            # Small ones that took long have waited for the GIL or for a core, large ones were compressed.
+            waited = ended - began if are_small else 0.0
+            rest = min(LONGEST_REST, max(count * PAUSE, 2 * waited))
             self._rests_until = max(self._rests_until, ended + rest)
         return more
 

@@ -7,7 +7,9 @@ import pytest
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce import crowd as crowd_module
 from fencepost.client.produce.crowd import FEW, LONGEST_GATHER
+from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.core.producers import window
+from fencepost.core.producers.inflight import Sent
 from fencepost.errors import Expired
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
@@ -364,3 +366,24 @@ def test_the_window_does_not_count_as_full_because_of_the_number_of_requests(mon
         producer.send("other", b"x" * 20_000, partition=0)
     producer.sender.run_once(0.0)
     assert not connection(producer).window._held_back
+
+
+def test_others_do_not_wait_because_large_batches_take_long_to_compress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROD-6: the crowd rests after a long turn, but not for the time that went into compression."""
+    on, producer = crowd(batch_size=32 << 10)
+    requests = producer.sender.collation._requests
+    encoded = requests.encoded
+
+    def slowly(sent: Sent[ProducerBatch]) -> memoryview:
+        producer.clock.advance(0.005)
+        return encoded(sent)
+
+    for partition in range(60):
+        producer.send("many", b"x" * 20_000, partition=partition)
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "encoded", slowly)
+        producer.run_for(LINGER + 0.001)
+    on.seen.clear()
+    producer.send("other", b"second", partition=0)
+    producer.run_for(LINGER + 0.005)
+    assert "other" in [topic.name for request in on.requests(Api.PRODUCE) for topic in request.message.topics]
