@@ -17,7 +17,7 @@ from fencepost import Admin
 from fencepost.cli import main
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.read.ranges import DataLost, Range
+from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.scan import FetchedBatch
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
@@ -357,14 +357,14 @@ def test_a_local_master_gets_a_task_per_core_and_a_cluster_one_per_partition(
     assert content(ours, f"{name}-copy") == content(ours, name)
 
 
-def test_cores_count_even_if_jobs_have_another_default_number_of_tasks(ours: str, name: str) -> None:
+def test_a_default_number_of_tasks_is_not_taken_for_the_number_of_cores(ours: str, name: str) -> None:
     """`spark.default.parallelism`, which Spark then returns for the cores: with 1, all but one core would be idle."""
     create(ours, name, 5)
     fill(ours, name, 100, partitions=5)
     spark = OnlyJobs("local[4]", cores=1, conf={"spark.default.parallelism": "1"})
     copy = local(ours, name, ours, f"{name}-copy")
     copy.carry = lambda transaction, ranges: Copy.carry(copy, transaction, ranges)  # type: ignore[method-assign]
-    copy._spark = spark  # type: ignore[assignment]
+    copy._spark = spark
     run(copy)
     assert spark.sparkContext.tasks == [5]
 
@@ -375,12 +375,11 @@ def test_a_task_that_failed_in_its_second_range_copies_nothing_twice_when_it_is_
     """PIPE-4: the first range was complete by then, the second one was begun, the third one was not."""
     create(ours, name, 3)
     fill(ours, name, 900, partitions=3)
-    original = copying.fetch
     begun: list[int] = []
 
     def failing(routes: Routes, wanted: Range, **options: Any) -> Iterator[list[FetchedBatch]]:
         begun.append(wanted.partition)
-        for answers, batches in enumerate(original(routes, wanted, **options)):
+        for answers, batches in enumerate(fetch(routes, wanted, **options)):
             if begun == [0, 1] and answers == 1:
                 raise RuntimeError("this attempt fails")
             yield batches

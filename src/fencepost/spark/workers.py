@@ -38,7 +38,8 @@ def known_cores(context: SparkContext) -> int | None:
     spark.default.parallelism, Spark returns that number instead."""
     if not is_local(context) or context.getConf().get("spark.default.parallelism") is not None:
         return None
-    return context.defaultParallelism
+    cores: int = context.defaultParallelism
+    return cores
 
 
 def use_this_python(spark: SparkSession) -> None:
