@@ -15,11 +15,14 @@ from confluent_kafka import Producer
 
 from fencepost import Admin
 from fencepost.cli import main
+from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.read.ranges import DataLost, Range
+from fencepost.client.read.ranges import DataLost, Range, fetch
+from fencepost.client.read.scan import FetchedBatch
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError
+from fencepost.spark import copy as copying
 from fencepost.spark.copy import Copy, Round, _name_of, _task
 from tests.support.committed import committed
 
@@ -46,10 +49,14 @@ class LocalCopy(Copy):
 class OnlyJobs:
     """A session whose jobs run in this process; it remembers the number of their tasks."""
 
-    def __init__(self, master: str, cores: int) -> None:
+    def __init__(self, master: str, cores: int, conf: dict[str, str] | None = None) -> None:
         self.sparkContext = self
         self.master, self.defaultParallelism = master, cores
+        self._conf = conf or {}
         self.tasks: list[int] = []
+
+    def getConf(self) -> dict[str, str]:
+        return self._conf
 
     def parallelize(self, items: list[Any], slices: int) -> OnlyJobs:
         self.tasks.append(slices)
@@ -350,6 +357,50 @@ def test_a_local_master_gets_a_task_per_core_and_a_cluster_one_per_partition(
     assert content(ours, f"{name}-copy") == content(ours, name)
 
 
+def test_a_default_number_of_tasks_is_not_taken_for_the_number_of_cores(ours: str, name: str) -> None:
+    """`spark.default.parallelism`, which Spark then returns for the cores: with 1, all but one core would be idle."""
+    create(ours, name, 5)
+    fill(ours, name, 100, partitions=5)
+    spark = OnlyJobs("local[4]", cores=1, conf={"spark.default.parallelism": "1"})
+    copy = local(ours, name, ours, f"{name}-copy")
+    copy.carry = lambda transaction, ranges: Copy.carry(copy, transaction, ranges)  # type: ignore[method-assign]
+    copy._spark = spark
+    run(copy)
+    assert spark.sparkContext.tasks == [5]
+
+
+def test_a_task_that_failed_in_its_second_range_copies_nothing_twice_when_it_is_run_again(
+    servers: str, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PIPE-4: the first range was complete by then, the second one was begun, the third one was not."""
+    create(ours, name, 3)
+    fill(ours, name, 900, partitions=3)
+    begun: list[int] = []
+
+    def failing(routes: Routes, wanted: Range, **options: Any) -> Iterator[list[FetchedBatch]]:
+        begun.append(wanted.partition)
+        for answers, batches in enumerate(fetch(routes, wanted, **options)):
+            if begun == [0, 1] and answers == 1:
+                raise RuntimeError("this attempt fails")
+            yield batches
+
+    class Twice(LocalCopy):
+        def carry(
+            self, transaction: SharedTransaction, ranges: list[Range]
+        ) -> list[tuple[int, int, int, int, int, int]]:
+            with pytest.raises(RuntimeError, match="this attempt fails"):
+                super().carry(transaction, ranges)
+            return super().carry(transaction, ranges)
+
+    monkeypatch.setattr(copying, "fetch", failing)
+    monkeypatch.setattr(copying, "_FETCH_BYTES", 100)  # a batch per answer
+    copy = Twice(ours, name, servers, f"{name}-copy")
+    _started.append(copy)
+    assert [done.records for done in run(copy)] == [900]
+    assert begun == [0, 1, 0, 1, 2]
+    assert content(servers, f"{name}-copy") == content(ours, name)
+
+
 @pytest.mark.spark
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("policy", "rounds"), [("compact", 2), ("delete", 1)])
@@ -363,8 +414,6 @@ def test_a_rerun_task_resumes_only_where_the_source_cannot_have_lost_records(
     rounds: int,
 ) -> None:
     """PIPE-4: of a compacted topic the n-th record may be another one by then; the whole round is copied anew."""
-    from fencepost.spark import copy as copying
-
     create(ours, name, cleanup_policy=policy)
     fill(ours, name, 200)
     original = copying._task

@@ -1,6 +1,6 @@
 """Exactly-once copy of a topic, partition to partition, without decoding (PIPE-3).
 
-Each task copies immutable ranges of offsets, one per source partition, so a copy needs no freeze and no shuffle.
+Each task copies immutable ranges of offsets, each of a different source partition: a copy needs no freeze, no shuffle.
 Otherwise it follows the sink's protocol, with one transaction per round. The progress record holds the position and is
 committed in the same transaction as the data. So a copy stores nothing outside the target cluster, and a killed copy
 can resume on any machine.
@@ -34,7 +34,7 @@ from fencepost.core.micro_batch import SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
-from fencepost.spark.workers import is_local
+from fencepost.spark.workers import known_cores
 from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
@@ -248,11 +248,11 @@ class Copy:
         """Copy the ranges in one Spark job.
 
         A task costs its worker as much CPU as a hundred thousand small records, and a core is idle between two tasks.
-        So a local master gets one task per core. A cluster gets one per range: its number of cores may not be known
-        yet, or change."""
+        So there is one task per core, with several ranges each, where the number of cores is known. Otherwise there is
+        one per range."""
         context = self._spark.sparkContext
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
-        shares = offsets.shares(ranges, context.defaultParallelism if is_local(context) else len(ranges))
+        shares = offsets.shares(ranges, known_cores(context) or len(ranges))
         found: list[Any] = context.parallelize(shares, len(shares)).flatMap(task).collect()
         return found
 

@@ -33,6 +33,15 @@ def is_local(context: SparkContext) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def known_cores(context: SparkContext) -> int | None:
+    """Return the number of cores that run tasks; None: unknown. On a cluster it may change. And where the user has set
+    spark.default.parallelism, Spark returns that number instead."""
+    if not is_local(context) or context.getConf().get("spark.default.parallelism") is not None:
+        return None
+    cores: int = context.defaultParallelism
+    return cores
+
+
 def use_this_python(spark: SparkSession) -> None:
     """Let the workers of a local master run this program's Python, unless the user has chosen one.
 

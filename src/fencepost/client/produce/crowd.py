@@ -11,9 +11,14 @@ There the cost of a record is the cost of its batch, and the cost of a turn is t
                     odd: something is to be sent again or looked up in the log, or has expired, or has no partition.
 
 The queues that have waited longest go first, and the topics take turns (PROD-6). Small batches go ahead of full and
-other large ones, and may have twice as much in flight. But if many batches of a topic are large, then its broker is
-behind, and its small batches only have not waited for long: they stand in one line with the large ones. Otherwise they
-would take the room of those, which cost less per record, and nothing would ever grow.
+other large ones, and may have twice as much in flight. There are two exceptions, in which small and large batches stand
+in one line and share the room of the large ones:
+
+    a topic is behind    Many of its batches are large, because its broker takes less than it is given. Then a small
+                         batch is one that has not waited for long. If such batches went first, they would take the room
+                         of the large ones, which cost less per record, and no batch would ever grow. A small batch that
+                         waits for longer than all large ones of its topic goes ahead: it does not grow.
+    a standstill         So many small batches of other topics are sent that no large one finds room.
 """
 
 from __future__ import annotations
@@ -42,6 +47,9 @@ PAUSE: Final = 50e-6
 
 LONGEST_REST: Final = 0.1
 
+STANDSTILL: Final = 0.25
+"""Seconds for which many small batches may keep all large ones from being sent."""
+
 _LOOK_AGAIN: Final = 0.25
 """Seconds after which all queues are looked at."""
 
@@ -67,7 +75,7 @@ class Boarding(Protocol):
 
 
 class _Room:
-    """The batches, and the bytes, that may still be sent to a broker in this turn."""
+    """The small batches, and the bytes of any batches, that may still be sent to a broker in this turn."""
 
     __slots__ = ("batches", "size")
 
@@ -86,6 +94,8 @@ class Crowd:
         self._is_resumed = is_resumed
         self._line: list[PartitionQueue] = []
         """Queues that `collate` found ready and left to `board_line`, the longest waiting first."""
+        self._line_moved = float("-inf")
+        """When a batch of the line was last sent, or the line was empty."""
         self._all_seen_by = float("-inf")
         """When all queues are to be looked at again."""
         self._rests_until = float("-inf")
@@ -161,6 +171,11 @@ class Crowd:
         self._collation.is_crowded = len(small) > FEW
         if small and len(line) > FEW:
             small, line = _lined_up(small, line, unsent)
+        if not line:
+            self._line_moved = now
+        elif len(small) > FEW and now - self._line_moved > STANDSTILL:
+            everybody = {*small, *line}
+            small, line = [], [queue for queue in unsent if queue in everybody]
         self._line = line
         if small:
             self._send(_by_turns(small), now)
@@ -219,14 +234,14 @@ class Crowd:
         connections: dict[int, BrokerConnection] = {}
         rooms: dict[BrokerConnection, _Room] = {}
         more: list[PartitionQueue] = []
-        began, count = state.now(), 0
+        began, count, has_moved = state.now(), 0, False
         for queue in ready:
             flight = queue.flight
             if flight is None or flight.identity is None:
                 flight = self._begin(queue)
             batch = queue.open
             if flight is None or (batch is None and not queue.sealed):
-                continue  # the pid is being requested
+                continue  # the pid is being requested, or the queue is empty by now
             leader = leader_of(queue.topic.name, queue.index)
             connection = connections.get(leader) or state.leader_of(queue)
             if not is_crowd or connection is None or now < connection.throttled_until:
@@ -238,7 +253,7 @@ class Crowd:
                 connections[leader], room = connection, self._room(connection, request, are_small=are_small)
                 rooms[connection] = room
             if room.size <= 0 or (are_small and room.batches <= 0):
-                if not are_small:
+                if not are_small and connection.in_flight < REQUESTS_IN_FLIGHT:
                     connection.window.hold_back()
                 if has_one_broker:
                     break
@@ -255,8 +270,10 @@ class Crowd:
                 or batch.deadline <= now
                 or flight.next_step(now) is not Step.SEND
             ):
+                before = flight.in_flight
                 if collation.board(queue, now, requests):
                     more.append(queue)
+                has_moved |= flight.in_flight > before
                 del rooms[connection]  # it may have less now
                 continue
             if state.steps is not None and not self._enlisting.may_write(queue, True, now):
@@ -265,9 +282,13 @@ class Crowd:
                 room.batches -= is_small
                 room.size -= collation.add((connection, None), requests, queue, flight.send(new, new.count))
                 count += 1
+        if not are_small and (count or has_moved):
+            self._line_moved = now
         if (count or are_small) and not self._queues.in_a_hurry:
-            ended = state.now()  # a turn that took long has waited for the GIL or for a core
-            rest = min(LONGEST_REST, max(count * PAUSE, 2 * (ended - began)))
+            ended = state.now()
+            # Small ones that took long have waited for the GIL or for a core, large ones were compressed.
+            waited = ended - began if are_small else 0.0
+            rest = min(LONGEST_REST, max(count * PAUSE, 2 * waited))
             self._rests_until = max(self._rests_until, ended + rest)
         return more
 
@@ -289,16 +310,28 @@ class Crowd:
 def _lined_up(
     small: list[PartitionQueue], line: list[PartitionQueue], unsent: list[PartitionQueue]
 ) -> tuple[list[PartitionQueue], list[PartitionQueue]]:
-    """Move the small queues of topics that have many large ones into the line, and return what is left and the line."""
-    large = Counter(queue.topic for queue in line)
-    behind = {topic for topic, count in large.items() if count > FEW}
+    """Move the small queues of topics that are behind into the line, each unless it waits for longer than all large
+    ones of its topic. Return what is left, and the line."""
+    counts = Counter(queue.topic for queue in line)
+    behind = {topic for topic, count in counts.items() if count > FEW}
     if not behind:
         return small, line
-    lined_up = {*line, *(queue for queue in small if queue.topic in behind)}
-    return (
-        [queue for queue in small if queue not in lined_up],
-        [queue for queue in unsent if queue in lined_up],
-    )
+    are_large = dict.fromkeys(line, True)
+    are_large.update(dict.fromkeys(small, False))
+    met: set[TopicQueues] = set()  # topics whose longest waiting large queue was found
+    ahead: list[PartitionQueue] = []
+    lined_up: list[PartitionQueue] = []
+    for queue in unsent:
+        is_large = are_large.get(queue)
+        if is_large:
+            met.add(queue.topic)
+        elif is_large is None:
+            continue  # not ready
+        elif queue.topic not in behind or queue.topic not in met:
+            ahead.append(queue)
+            continue
+        lined_up.append(queue)
+    return ahead, lined_up
 
 
 def _by_turns(queues: list[PartitionQueue]) -> Iterable[PartitionQueue]:

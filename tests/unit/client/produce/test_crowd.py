@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.produce import crowd as crowd_module
 from fencepost.client.produce.crowd import FEW, LONGEST_GATHER
+from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.core.producers import window
+from fencepost.core.producers.inflight import Sent
 from fencepost.errors import Expired
 from fencepost.testing.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
@@ -307,3 +310,80 @@ def test_the_limit_on_small_batches_holds_in_a_line_with_large_ones(monkeypatch:
     assert sum(sizes(on)) == 100
     on.latency = 0.01
     producer.settle()
+
+
+def beside_many_small_ones(small: int) -> tuple[int, int]:
+    """Return how many of 40 small batches, and how many of 60 partitions' large ones, are sent in two seconds. They are
+    of one topic; each partition of another topic always has a batch of `small` bytes to send."""
+    on = cluster(behind=100, others=150)
+    producer = SteppedProducer(on, batch_size=32 << 10)
+    for topic, partitions in (("behind", 100), ("others", 150)):
+        for partition in range(partitions):
+            producer.send(topic, b"first", partition=partition)
+    producer.settle()
+    producer.run_for(1.0)
+    on.latency = 0.02
+
+    def keep_busy() -> None:
+        for partition in range(60):
+            if producer.sender.queues._topics["behind"].partitions[partition].open is None:
+                producer.send("behind", b"x" * 20_000, partition=partition)
+        for partition in range(150):
+            if producer.sender.queues._topics["others"].partitions[partition].open is None:
+                producer.send("others", b"x" * small, partition=partition)
+
+    keep_busy()
+    producer.run_for(0.1)
+    tickets = [producer.send("behind", b"small", partition=partition) for partition in range(60, 100)]
+    end = producer.clock.monotonic() + 2.0
+    while producer.clock.monotonic() < end:
+        keep_busy()
+        producer.sender.run_once(0.005)
+    return sum(ticket.done() for ticket in tickets), sum(len(on.values("behind", index)) > 1 for index in range(60))
+
+
+def test_small_batches_in_a_line_get_their_turn_beside_many_of_another_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROD-6: those of the other topic go ahead, and take all places that there are for small batches."""
+    monkeypatch.setattr(window, "MOST_BATCHES", 30)
+    assert beside_many_small_ones(100) == (40, 60)
+
+
+def test_a_line_moves_on_beside_small_batches_of_another_topic_that_take_the_whole_room() -> None:
+    """PROD-6: those of the other topic go ahead, and there are enough of them to fill the window twice."""
+    small, large = beside_many_small_ones(5000)
+    assert small == 40
+    assert large > 20
+
+
+def test_the_window_does_not_count_as_full_because_of_the_number_of_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who only sends many small requests learns nothing about what the broker can take."""
+    on, producer = crowd(batch_size=32 << 10)
+    on.latency = 10.0
+    to_each(producer, b"second")
+    producer.run_for(LINGER + 0.001)
+    monkeypatch.setattr(crowd_module, "REQUESTS_IN_FLIGHT", 1)
+    for _ in range(2):
+        producer.send("other", b"x" * 20_000, partition=0)
+    producer.sender.run_once(0.0)
+    assert not connection(producer).window._held_back
+
+
+def test_others_do_not_wait_because_large_batches_take_long_to_compress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROD-6: the crowd rests after a long turn, but not for the time that went into compression."""
+    on, producer = crowd(batch_size=32 << 10)
+    requests = producer.sender.collation._requests
+    encoded = requests.encoded
+
+    def slowly(sent: Sent[ProducerBatch]) -> memoryview:
+        producer.clock.advance(0.005)
+        return encoded(sent)
+
+    for partition in range(60):
+        producer.send("many", b"x" * 20_000, partition=partition)
+    with monkeypatch.context() as patched:
+        patched.setattr(requests, "encoded", slowly)
+        producer.run_for(LINGER + 0.001)
+    on.seen.clear()
+    producer.send("other", b"second", partition=0)
+    producer.run_for(LINGER + 0.005)
+    assert "other" in [topic.name for request in on.requests(Api.PRODUCE) for topic in request.message.topics]
