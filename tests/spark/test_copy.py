@@ -369,7 +369,7 @@ def test_a_default_number_of_tasks_is_not_taken_for_the_number_of_cores(ours: st
     assert spark.sparkContext.tasks == [5]
 
 
-def test_a_task_that_failed_in_its_second_range_copies_nothing_twice_when_it_is_run_again(
+def test_a_task_that_failed_in_its_second_range_copies_nothing_twice(
     servers: str, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PIPE-4: the first range was complete by then, the second one was begun, the third one was not."""

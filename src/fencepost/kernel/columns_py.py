@@ -20,7 +20,7 @@ from fencepost.kernel.batch_py import (
 )
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.header import Buffer
-from fencepost.kernel.payload import open_batch
+from fencepost.kernel.payload import open_packed, unpacked
 from fencepost.kernel.record import MAX_DECOMPRESSED, Record
 
 if TYPE_CHECKING:
@@ -154,9 +154,10 @@ class ColumnDecoder:
         """Add the records with offsets start … stop−1 of the batch at `at`, and return their number; 0 for a control
         batch. If it raises, nothing was added.
         """
-        header, payload = open_batch(buffer, at, check, max_bytes)
+        header, packed = open_packed(buffer, at, check)
         if header.is_control:
             return 0
+        payload = unpacked(header, packed, max_bytes)
         records = [r for r in decode_records(header, Cursor(memoryview(payload))) if start <= r.offset < stop]
         self._records += ((record, int(header.is_log_append_time)) for record in records)
         for record in records:

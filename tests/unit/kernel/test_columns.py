@@ -105,6 +105,14 @@ def test_control_batches_give_no_rows(kernel: Kernel) -> None:
     assert decoder.rows == 0
 
 
+def test_a_control_batch_is_skipped_whatever_its_codec(kernel: Kernel) -> None:
+    marker = kernel.encode_batch([(b"key", b"value", 5, None)], control=True)
+    marker[22] |= 7  # no such codec
+    decoder = kernel.ColumnDecoder()
+    assert decoder.add(marker, check=False) == 0
+    assert decoder.rows == 0
+
+
 def test_the_type_of_a_timestamp_is_told_per_row(kernel: Kernel) -> None:
     created, appended = (kernel.encode_batch([(None, b"", NOW, None)] * 2) for _ in range(2))
     stamp_append_time(appended, read_header(appended), NOW + 9)

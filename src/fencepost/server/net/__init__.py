@@ -13,4 +13,5 @@ sockets.py                                 options of sockets
 answer_place.py                            the place of a request in the line of its connection
 router.py                                  the API registry: key, versions and handler of each API
 turns.py                                   long work in pieces, with other connections in between
+bystanders.py                              the turn of a connection, shorter while other clients wait
 """

@@ -278,7 +278,7 @@ def test_a_topic_with_little_to_send_goes_ahead_of_a_line_of_large_batches() -> 
     assert [topic.name for topic in request.message.topics] == ["other"]
 
 
-def test_small_batches_get_their_turn_beside_large_ones_of_their_topic_that_never_end() -> None:
+def test_small_batches_get_their_turn_beside_endless_large_ones_of_their_topic() -> None:
     _, producer = crowd(linger=0.0, batch_size=32 << 10)
     topic = producer.sender.queues._topics["many"]
 
@@ -348,7 +348,7 @@ def test_small_batches_in_a_line_get_their_turn_beside_many_of_another_topic(mon
     assert beside_many_small_ones(100) == (40, 60)
 
 
-def test_a_line_moves_on_beside_small_batches_of_another_topic_that_take_the_whole_room() -> None:
+def test_a_line_moves_on_beside_another_topics_small_batches_that_fill_the_room() -> None:
     """PROD-6: those of the other topic go ahead, and there are enough of them to fill the window twice."""
     small, large = beside_many_small_ones(5000)
     assert small == 40

@@ -174,7 +174,7 @@ def test_a_connection_steps_back_early_while_another_client_waits() -> None:
     assert asyncio.run(flood()) == [2, 2, 4, 4, 6]
 
 
-def test_what_waits_while_a_connection_steps_back_early_is_not_begun_once_it_is_severed() -> None:
+def test_requests_that_wait_for_an_early_yield_do_not_begin_once_severed() -> None:
     """OWN-9."""
 
     async def flood() -> list[int]:
