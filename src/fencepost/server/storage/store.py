@@ -160,9 +160,11 @@ class Store:
 
     def _commit_here(self, statement: Statement) -> bool:
         """Commit on the loop. Return False if the thread has to do it; nothing has changed then."""
-        if self._waits_for_disk or self._handed_over != self._done:
+        if self._waits_for_disk:
             return False
-        self._wants_here = True
+        self._wants_here = True  # also beside an earlier change, so that the next one finds the connection
+        if self._handed_over != self._done:
+            return False
         if self._here is None or self._here_in_a_row >= _HERE_IN_A_ROW:
             self._here_in_a_row = 0
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -185,6 +186,25 @@ def test_a_commit_on_the_loop_is_done_at_once_and_there_after_a_restart(tmp_path
     again = Store(tmp_path / "meta.sqlite", "os")
     assert again.query("SELECT value FROM meta WHERE name = 'token'") == [("1199",)]
     again.close()
+
+
+def test_a_commit_beside_an_earlier_change_makes_the_next_one_the_loops(tmp_path: Path) -> None:
+    store = Store(tmp_path / "meta.sqlite", "os")
+    released = threading.Event()
+    store._connection.create_function("wait", 0, released.wait)
+
+    async def write() -> None:
+        earlier = store.execute([("SELECT wait()", ())])
+        beside = put_token(store, 1)
+        assert not beside.done()
+        released.set()
+        await asyncio.gather(earlier, beside)
+        while store._handed_over != store._done:
+            await asyncio.sleep(0.001)
+        assert put_token(store, 2).done()
+
+    asyncio.run(write())
+    store.close()
 
 
 def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
