@@ -95,6 +95,11 @@ GOALS: Final = (
     Goal(SENDING, name("fencepost", KAFKA), CONFLUENT, 2.0, at_least=True, having=("100 B",)),
     Goal(SENDING, name("fencepost", OS), CONFLUENT, 5.0, at_least=True, having=("100 B",)),
     *(
+        Goal(section, name(client, broker), CONFLUENT, 1.0, at_least=True, having=("1024 B",))
+        for section, client in ((SENDING, "fencepost"), (READING, "fencepost_arrow"))
+        for broker in (KAFKA, OS)
+    ),
+    *(
         Goal(SENDING, name("fencepost_arrow", KAFKA), CONFLUENT, bound, at_least=True, having=(codec, "100 B"))
         for bound, codec in ((5.0, "none"), (8.0, "lz4"))
     ),
