@@ -69,7 +69,8 @@ class _Change(NamedTuple):
 
 
 class Store:
-    """The store, used by the loop. After `__init__`, only the writing thread changes the file."""
+    """The store, used by the loop. After `__init__`, only the writing thread changes the file, and the loop
+    by a change that it commits at once (`_commit_here`)."""
 
     def __init__(
         self, path: Path, sync: Sync, schema: Sequence[str] = (), *, make_room: Callable[[], bool] = lambda: False
@@ -162,8 +163,9 @@ class Store:
         """Commit on the loop. Return False if the thread has to do it; nothing has changed then."""
         if self._waits_for_disk:
             return False
-        self._wants_here = True  # also beside an earlier change, so that the next one finds the connection
-        if self._handed_over != self._done:
+        is_beside_others = self._handed_over != self._done  # before the thread may open the connection
+        self._wants_here = True  # also beside others, so that the next change finds the connection
+        if is_beside_others:
             return False
         if self._here is None or self._here_in_a_row >= _HERE_IN_A_ROW:
             self._here_in_a_row = 0
