@@ -30,6 +30,7 @@ from bench.server import (
     throughput,
     watching,
 )
+from bench.side_by_side import plan as clients_plan
 from bench.spark import names as spark_names
 from bench.spark import plan as spark_plan
 
@@ -184,14 +185,20 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
 @main.command()
 @click.option("--quick", is_flag=True, help="Two repetitions, fewer records: for a look, not for a claim.")
 @click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
-@click.option("--size", "sizes", type=int, multiple=True, help="Only records of this size; may be repeated.")
+@click.option(
+    "--size",
+    "sizes",
+    type=click.Choice([str(size) for size in clients_plan.FULL.records]),
+    multiple=True,
+    help="Only records of so many bytes; may be repeated.",
+)
 @click.option("--only", multiple=True, type=click.Choice(CLIENT_SECTIONS), help="Only this; may be repeated.")
 @click.option("--name", help="Of the result files [default: clients-DATE, with -quick].")
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
 def clients(
     quick: bool,
     reps: int | None,
-    sizes: tuple[int, ...],
+    sizes: tuple[str, ...],
     only: tuple[str, ...],
     name: str | None,
     folder: Path | None,
@@ -200,15 +207,14 @@ def clients(
     from bench.side_by_side import latency as one_record
     from bench.side_by_side import memory
     from bench.side_by_side import throughput as rates
-    from bench.side_by_side.plan import FULL, QUICK
 
     console = _console()
     scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
-    chosen = QUICK if quick else FULL
+    chosen = clients_plan.QUICK if quick else clients_plan.FULL
     if reps is not None:
         chosen = replace(chosen, reps=reps)
     if sizes:
-        chosen = replace(chosen, records={size: count for size, count in chosen.records.items() if size in sizes})
+        chosen = replace(chosen, records={size: count for size, count in chosen.records.items() if str(size) in sizes})
     today = dt.datetime.now(dt.UTC).date()
     stem = name or f"clients-{today}{'-quick' if quick else ''}{''.join(f'-{section}' for section in only)}"
     about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {chosen.reps} repetitions"}
