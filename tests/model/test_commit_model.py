@@ -9,7 +9,7 @@ of disturbances, and hypothesis goes deeper at random.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from fencepost.core.micro_batch import (
     Announce,
     CalledTwice,
     Commit,
+    Compare,
     Fence,
     Freeze,
     Look,
@@ -52,6 +53,14 @@ class Half(NamedTuple):
     batch: int
     content: int
     half: int
+
+
+class Content(int):
+    """What a freeze answers: the rows of a batch, as one number."""
+
+    @property
+    def digest(self) -> str:
+        return f"rows-{int(self)}"
 
 
 class Refused(Exception):
@@ -126,9 +135,11 @@ class Checkpoint:
         self.done = max(0, self.done - 1)
         self.plans = {batch: plan for batch, plan in self.plans.items() if batch < self.done}
 
-    def commit(self, batch: int, log: list[Half], sinks: int) -> None:
+    def commit(self, batch: int, log: list[Half], sinks: int, state: int | None) -> None:
+        """`state`: the rows that Spark's state has seen, if the query keeps state."""
         written = {half.content for half in log if self.contents[half.content] == self.plans[batch]}
         assert len(written) >= sinks, f"batch {batch} is lost: Spark takes it for written, and the log has {log}"
+        assert state is None or state in written, f"batch {batch}: the state has seen {state}, and the log has {log}"
         self.done = max(self.done, batch + 1)
 
 
@@ -148,6 +159,9 @@ class Driver:
     """How many of the same name are called in every batch, each with rows of its own."""
     processes: bool = False
     """Each batch is committed by a process of its own, as `format("fencepost")` does it."""
+    stateful: bool = False
+    state: int | None = None
+    """The rows that Spark's state has seen."""
     frozen: int | None = None
     ended: str = ""
     outcomes: list[Outcome] = field(default_factory=list)
@@ -162,7 +176,7 @@ class Driver:
             origin = Origin(f"run-{self.number}", f"offsets-{self.checkpoint.plan(batch)}", "b")
             try:
                 for protocol in protocols:
-                    self.frozen = None
+                    self.frozen = self.state = None
                     yield from self._micro_batch(protocol, batch, origin)
             except Replaced:
                 self.ended = "replaced"
@@ -177,12 +191,13 @@ class Driver:
                 self.ended = "gave up"
                 return
             yield "spark commits"
-            self.checkpoint.commit(batch, self.world.log, self.sinks)
+            self.checkpoint.commit(batch, self.world.log, self.sinks, self.state)
         self.ended = "finished"
 
     def _protocol(self, sink: int) -> SinkProtocol:
         who = SinkInstance(f"token-{self.number}-{sink}", "host", self.number)
-        return SinkProtocol("k", who, attempts=2, adopt=self.adopt, look_first=self.processes)
+        how = {"look_first": self.processes, "every_batch": self.processes}
+        return SinkProtocol("k", who, attempts=2, adopt=self.adopt, **how)
 
     def _micro_batch(self, protocol: SinkProtocol, batch: int, origin: Origin) -> Iterator[str]:
         steps = protocol.micro_batch("q", batch, now_ms=self.number, origin=origin)
@@ -197,6 +212,22 @@ class Driver:
                     step = steps.send(answer)
         except StopIteration as finished:
             self.outcomes.append(finished.value)
+            if self.stateful and self.state is None:  # a batch that is skipped is still computed
+                yield from self._recompute(batch)
+
+    def _recompute(self, batch: int) -> Any:
+        """Compute a batch that is in the log, with the same rows or with others."""
+        if (yield "recompute") == "other rows":
+            self._compute(batch)
+        else:
+            self.state = next(half.content for half in reversed(self.world.log) if half.batch == batch)
+
+    def _compute(self, batch: int) -> int:
+        content = next(self.contents)  # recomputed data may come out otherwise
+        self.checkpoint.contents[content] = self.checkpoint.plan(batch)
+        if self.stateful:
+            self.state = content
+        return content
 
     def _perform(self, step: SinkStep, batch: int) -> Any:
         world = self.world
@@ -212,9 +243,12 @@ class Driver:
                 return world.progress
             case Freeze(fresh=fresh):
                 if fresh or self.frozen is None:
-                    self.frozen = next(self.contents)  # recomputed data may come out otherwise
-                    self.checkpoint.contents[self.frozen] = self.checkpoint.plan(batch)
-                return self.frozen
+                    self.frozen = self._compute(batch)
+                return Content(self.frozen) if self.stateful else self.frozen
+            case Compare(last=last):
+                if self.state is None:
+                    yield from self._recompute(batch)
+                return "" if last.digest == Content(self.state or 0).digest else "other rows"
             case Publish(identity=identity, manifest=content):
                 for half in (0, 1):
                     written = Half(batch, content, half)
@@ -252,6 +286,7 @@ def play(
     sinks: int = 1,
     processes: bool = False,
     moves: bool = False,
+    stateful: bool = False,
 ) -> None:
     """One run: driver after driver, disturbed as chosen, and at the end an undisturbed one that must finish. With
     `restored` the checkpoint may be restored from a backup on the way, and the last driver adopts what it finds. With
@@ -264,7 +299,7 @@ def play(
     def start() -> None:
         nonlocal started
         kind = processes ^ (moves and started % 2 == 1)
-        driver = Driver(started, world, checkpoint, contents, sinks=sinks, processes=kind)
+        driver = Driver(started, world, checkpoint, contents, sinks=sinks, processes=kind, stateful=stateful)
         started += 1
         running: Any = driver.run()
         effect = next(running, None)
@@ -298,6 +333,8 @@ def play(
             options.append("crash")
             if effect in FALLIBLE:
                 options += ["lost request", "lost answer"]
+            if effect == "recompute":
+                options.append("other rows")
             if world.open is not None:
                 options.append("time out")
             if started < drivers:
@@ -312,7 +349,7 @@ def play(
         left -= 1
         if choice == "crash":
             alive.pop(at)[1].close()
-        elif choice in ("lost request", "lost answer"):
+        elif choice in ("lost request", "lost answer", "other rows"):
             go_on(at, choice)
         elif choice == "time out":
             world.time_out()
@@ -326,7 +363,9 @@ def play(
         else:
             at = int(choice.removeprefix("switch "))
     if checkpoint.done < BATCHES:
-        last = Driver(99, world, checkpoint, contents, adopt=restored, sinks=sinks, processes=processes)
+        last = Driver(
+            99, world, checkpoint, contents, adopt=restored, sinks=sinks, processes=processes, stateful=stateful
+        )
         for _ in last.run():
             pass
         assert last.ended == ("finished" if sinks == 1 else "called twice"), last.ended
@@ -405,6 +444,25 @@ def test_a_checkpoint_restored_from_a_backup_loses_no_batch_without_an_error(dis
 def test_two_sinks_of_one_name_never_let_spark_commit_a_batch(disturbances: int) -> None:
     """PIPE-2: the second one's rows are not in the log, in whatever run and after whatever crash."""
     explore(lambda choose: play(choose, disturbances=disturbances, sinks=2))
+
+
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("restored", [False, True])
+def test_the_state_of_a_query_has_seen_the_rows_that_are_in_the_log(processes: bool, restored: bool) -> None:
+    """PIPE-2: a batch that is in the log is recomputed for the state, and perhaps with other rows."""
+    explore(lambda choose: play(choose, disturbances=2, processes=processes, restored=restored, stateful=True))
+
+
+def test_the_model_notices_a_state_of_rows_that_are_not_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check of the check: a protocol that skips a batch without comparing its rows."""
+
+    def no_difference(*_: object) -> Generator[SinkStep, Any, str]:
+        yield from ()
+        return ""
+
+    monkeypatch.setattr(SinkProtocol, "_difference", no_difference)
+    with pytest.raises(AssertionError, match="the state has seen"):
+        explore(lambda choose: play(choose, disturbances=2, stateful=True))
 
 
 def test_the_model_notices_a_protocol_that_goes_by_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:

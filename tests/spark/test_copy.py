@@ -21,7 +21,7 @@ from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.scan import FetchedBatch
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.spark import copy as copying
 from fencepost.spark.copy import Copy, Round, _name_of, _task
 from tests.support.committed import committed
@@ -303,6 +303,57 @@ def test_a_topic_made_anew_under_a_copy_that_follows_stops_it(ours: str, name: s
         fill(ours, name, 10)
     with pytest.raises((DataLost, SinkNameInUse), match="recreated"):
         next(rounds)
+
+
+def test_a_copy_that_follows_goes_on_with_partitions_that_the_source_gets(servers: str, name: str) -> None:
+    """PIPE-3: and one that is started again does, too."""
+    create(servers, name)
+    fill(servers, name, 100)
+    rounds = local(servers, name, servers, f"{name}-copy").rounds(follow=True, pause=0.01)
+    assert next(rounds).records == 100
+    with Admin(servers) as admin:
+        admin.create_partitions(name, 3)
+        fill(servers, name, 90, partitions=3)
+        while len(content(servers, f"{name}-copy")) < 190:
+            next(rounds)
+        admin.create_partitions(name, 4)
+    fill(servers, name, 40, partitions=4)
+    run(local(servers, name, servers, f"{name}-copy"))
+    assert sorted(content(servers, f"{name}-copy"), key=str) == sorted(content(servers, name), key=str)
+
+
+def test_partitions_that_the_copy_may_not_add_are_asked_for(ours: str, name: str) -> None:
+    create(ours, name)
+    fill(ours, name, 10)
+    copy = local(ours, name, ours, f"{name}-copy")
+    run(copy)
+    with Admin(ours) as admin:
+        admin.create_partitions(name, 3)
+    fill(ours, name, 30, partitions=3)
+
+    def refuse(*_: object) -> None:
+        raise ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no ALTER")
+
+    copy.runner.admin.create_partitions = refuse  # type: ignore[method-assign, assignment]
+    with pytest.raises(ServerError, match=f"no ALTER. `fencepost topic alter {name}-copy --partitions 3` adds them"):
+        run(copy)
+
+
+def test_a_copy_slower_than_its_transaction_says_what_helps_a_copy(ours: str, name: str) -> None:
+    """The server gives the transaction up; `--round` is the option that a copy has."""
+    create(ours, name)
+    fill(ours, name, 10)
+
+    def dawdle(step: str) -> None:
+        deadline = time.monotonic() + 60
+        with Admin(ours) as admin:
+            while step == "verify" and any(p.transaction_start is not None for p in admin.producers(f"{name}-copy")):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+
+    copy = local(ours, name, ours, f"{name}-copy", on_step=dawdle, transaction_timeout=1.0, attempts=2)
+    with pytest.raises(ServerError, match=r"longer than 1 s, .* gave it up: copy fewer offsets .*--round"):
+        run(copy)
 
 
 @pytest.mark.parametrize("adopt", [False, True])

@@ -19,7 +19,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from fencepost.spark.source import BatchReader, StreamReader
 from fencepost.spark.source_options import parse
 from fencepost.spark.writer import batch_writer, stream_writer
-from tests.support.spark import ROOT
+from tests.support.spark import CONF, DAEMON, ROOT
 from tests.support.spark_drivers import PATIENCE, connecting
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -93,6 +93,7 @@ def test_a_connect_server_without_the_package_is_found_by_register(bare: Path) -
 
     program = PROGRAM.format(sources=str(Path(fencepost.__file__).parents[1]))
     env = without_sources({**connecting(), "PYSPARK_PYTHON": str(bare)})
+    env["JAVA_TOOL_OPTIONS"] = env["JAVA_TOOL_OPTIONS"].replace(CONF[DAEMON], "pyspark.daemon")
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
@@ -102,7 +103,9 @@ def test_a_connect_server_without_the_package_is_found_by_register(bare: Path) -
         timeout=PATIENCE,
         check=False,
     )
-    unknown, registered = (line for line in done.stdout.splitlines() if line.startswith("SAID"))
+    said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
+    assert len(said) == 2, (done.stdout, done.stderr[-3000:])
+    unknown, registered = said
     assert "[DATA_SOURCE_NOT_FOUND]" in unknown
     assert "the Spark Connect server cannot import fencepost" in registered
     assert "pip install 'fencepost[arrow]'" in registered

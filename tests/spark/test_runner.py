@@ -356,6 +356,31 @@ def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, na
     assert sorted(committed_values(servers, name)) == [b"a", b"b"]
 
 
+def test_a_spark_job_whose_transaction_was_given_up_is_told_what_helps(ours: str, name: str) -> None:
+    """A task's error reaches the driver as text."""
+
+    class Slow(Words):
+        when_slow = "be quick"
+
+        def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
+            self.took["publish"] = 6_000.0  # that of the attempt before
+            raise RuntimeError("Job aborted: ServerError: INVALID_PRODUCER_EPOCH: writing to …")
+
+    with Admin(ours) as admin:
+        admin.create_topic(name, 2)
+    running = runner(ours, name, transaction_timeout=5.0, attempts=1)
+    with pytest.raises(ServerError, match=r"longer than 5 s, .* gave it up: be quick"):
+        running.carry_out(Slow(running, name, ["a"]), "q", 0)
+
+
+def test_the_reason_of_a_rejected_record_is_in_the_error(servers: str, name: str) -> None:
+    """A sink that may not read the topic's configs cannot know that it is compacted."""
+    with Admin(servers) as admin:
+        admin.create_topic(name, 2, configs={"cleanup.policy": "compact"})
+    with pytest.raises(ServerError, match=r"(?i)INVALID_RECORD.*writing to .*: .*\bkey\b"):
+        put(runner(servers, name), name, 0, "a")
+
+
 @pytest.mark.parametrize("partitions", [0, 1], ids=["deleted", "recreated with fewer partitions"])
 def test_a_missing_or_shrunken_target_ends_the_batch_at_the_first_attempt(
     servers: str, topic: str, partitions: int

@@ -18,6 +18,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.progress_topic import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
+from tests.support import writing
 from tests.support.committed import committed, committed_values
 
 if TYPE_CHECKING:
@@ -245,6 +246,20 @@ def test_what_is_wrong_with_a_dataframe_or_a_target_is_said(spark: SparkSession,
         fencepost.spark.Sink(ours, topic=name, name=name)(df, 0)
 
 
+@pytest.mark.parametrize("way", ["foreachBatch", "format"])
+def test_a_compacted_dead_letter_topic_is_refused_with_the_reason(
+    spark: SparkSession, ours: str, name: str, way: str
+) -> None:
+    """PIPE-2: it rejects letters without a key, and forgets letters of the same key."""
+    create(ours, name)
+    create(ours, f"{name}-dead", cleanup_policy="compact")
+    rows = spark.createDataFrame([("one",)], "value string")
+    dead = {"deadLetter" if way == "format" else "dead_letter": f"{name}-dead"}
+    write: Any = writing.save if way == "format" else fencepost.spark.write
+    with pytest.raises(Exception, match=f"the dead-letter topic '{name}-dead' is compacted: it rejects rows without"):
+        write(rows, ours, topic=name, job=name, **dead)
+
+
 def test_a_guarded_target_is_refused_with_the_guards_name_and_the_way_out(
     spark: SparkSession, ours: str, name: str
 ) -> None:
@@ -372,6 +387,8 @@ def test_a_query_stopped_while_publishing_gives_up_the_batch_and_writes_it_later
             assert query.isActive and time.monotonic() < deadline, query.exception()
             time.sleep(0.05)  # a task makes it; there is nothing else to await
         query.stop()
+    # Spark has recognised the stop. Otherwise its thread dies of a StackOverflowError, over the text of a long error.
+    assert (query.status["message"], query.exception()) == ("Stopped", None)
     assert (steps.count("publish"), steps.count("freeze"), list(sink.reports)) == (1, 1, [])
     with Admin(ours) as admin:  # nothing is left open that would hold readers up
         assert admin.latest(target, read_committed=True) == admin.latest(target)
@@ -393,6 +410,23 @@ def test_an_exception_in_on_report_is_logged_and_does_not_end_the_query(
     assert fencepost.spark.write(numbers(spark, 10), ours, topic=name, job=name, on_report=fail).rows == 10
     assert "on_report failed for batch 0; the batch is written" in caplog.text
     assert "the dashboard is away" in caplog.text
+
+
+@pytest.mark.parametrize("rows", [300, 10], ids=["by tasks", "by the driver"])
+def test_spark_counts_each_row_once_where_rows_name_their_topics(
+    spark: SparkSession, ours: str, name: str, tmp_path: Path, rows: int
+) -> None:
+    """The sink looks through the rows for their topics, and the last micro-batch names a topic that none did before."""
+    create(ours, f"{name}-0", f"{name}-1")
+    fill(spark, ours, f"{name}-in", 2 * rows)
+    new = f"case when cast(cast(value as string) as int) < {rows} then '{name}-0' else '{name}-1' end topic"
+    df = stream(spark, ours, f"{name}-in", maxOffsetsPerTrigger=rows).selectExpr("value", new)
+    sink = fencepost.spark.Sink(ours, name=name)
+    query = run(df, sink, tmp_path / "checkpoint")
+    sink.close()
+    assert sum(progress["numInputRows"] for progress in query.recentProgress) == 2 * rows
+    written = [*committed_values(ours, f"{name}-0"), *committed_values(ours, f"{name}-1")]
+    assert Counter(map(int, written)) == Counter(range(2 * rows))
 
 
 def test_a_topic_column_that_changes_when_recomputed_sends_no_row_to_dead_letters(

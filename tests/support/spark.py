@@ -29,7 +29,7 @@ CONF: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.log.level": "ERROR",
-    DAEMON: "tests.workers.spark_daemon",
+    DAEMON: "fencepost.spark.daemon",
     JAVA_OPTIONS: "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
 }
 

@@ -28,8 +28,11 @@ def environment() -> dict[str, str]:
     """Return the environment of an activated virtual environment, on loopback, with a JVM and workers that start
     quickly. Spark takes settings from the JVM's properties."""
     quick = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", f"-D{DAEMON}={CONF[DAEMON]}", *archived_classes()]
+    inherited = {
+        name: value for name, value in os.environ.items() if name != "PYSPARK_DRIVER_PYTHON"
+    }  # of this process
     return {
-        **os.environ,
+        **inherited,
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": python_path(),
         "SPARK_LOCAL_IP": "127.0.0.1",

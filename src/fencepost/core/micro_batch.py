@@ -11,12 +11,18 @@ perhaps from other offsets. So the record also has the batch's *origin*: a hash 
 run. Another hash or other targets for the same number raise `SinkNameInUse`. Spark never repeats a batch within a run,
 so the same run means that the program calls this sink, or another sink of its name, twice: `CalledTwice`.
 
+A batch that is in the log is skipped whatever its rows come out as this time, with two exceptions. Its topic was
+deleted or recreated since: skipping would leave the new topic without the batch. Or the query keeps state: the rows of
+later batches depend on it, and the state that Spark keeps is the one of the *recomputed* rows. If these are not the
+written ones, rows of later batches would be missing or repeated. So the record also has the ids of the topics, and for
+a stateful query a digest of the rows; `Compare` has both compared, and a difference raises `SinkNameInUse`.
+
 `SinkProtocol.micro_batch` is a generator. It yields the next step (`Fence`, `Look` …) and is sent the result; a failed
 step is thrown in as `StepFailed`. It never checks an error code: after any failure behind the fence, the next turn
 fences and looks again. The code that carries out the steps (`client/transactions/micro_batch.py`, or a test without a
 JVM) makes no decisions.
 
-    ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ (from another run: Announce) ─▶ done
+    ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ Compare ─▶ (from another run: Announce) ─▶ done
     │                              │ no, tries left
     │                              ▼
     │                 (first call of a sink: Announce, and once round)
@@ -32,7 +38,7 @@ replaced instances.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -52,9 +58,10 @@ NOTHING_YET: Final = -1
 NOBODY: Final = "nobody"
 """For `adopt`: there is no progress record."""
 
-_VERSION: Final = 4
-_READABLE: Final = (1, 2, 3, 4)
-"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`, version 3 no measurements."""
+_VERSION: Final = 5
+_READABLE: Final = (1, 2, 3, 4, 5)
+"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`, version 3 no measurements, version 4
+neither `topics` nor `digest`."""
 
 _RUNS_KEPT: Final = 16
 """Runs kept in the record of a batch. Each run after the first skipped the batch and crashed before the next."""
@@ -64,6 +71,7 @@ _REPLACED_KEPT: Final = 16
 sixteen restarts of its query. It counts as new: it fences the last one, and stops if its batch is behind the log."""
 
 _NUMBERS: Final = frozenset({"batch", "incarnation", "process", "time_ms"})
+_CONTENT: Final = ("runs", "offsets", "targets", "topics", "digest")
 _MEASURED: Final = ("rows", "fence_ms", "look_ms", "freeze_ms", "publish_ms", "previous_commit_ms")
 
 _LOOKS_BEFORE_TAKING_BACK: Final = 3
@@ -127,6 +135,10 @@ class Progress:
     publish_ms: Milliseconds | None = None
     previous_commit_ms: Milliseconds | None = None
     """Time of the commit before this one, by the same instance: a record cannot tell how long its own commit takes."""
+    topics: str = ""
+    """The topics that the batch was written to, by `topics_text`."""
+    digest: str = ""
+    """A digest of the rows that does not depend on their order; only for queries that keep state."""
 
     def encode(self) -> bytes:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
@@ -173,6 +185,18 @@ def _check_field(name: str, value: object) -> None:
 def _check_number(name: str, value: object) -> None:
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise ValueError(f"{name} is not a number")
+
+
+def topics_text(cluster: str | None, topics: Mapping[str, object]) -> str:
+    """Return the ids of a cluster and of its topics as a progress record has them: `CLUSTER NAME=ID NAME=ID …`."""
+    known = [f"{name}={topics[name]}" for name in sorted(topics) if topics[name] is not None]
+    return " ".join([cluster or "-", *known]) if known else ""
+
+
+def topics_of(text: str) -> tuple[str, dict[str, str]]:
+    """Return the id of the cluster and the ids of its topics."""
+    cluster, *topics = text.split() or [""]
+    return cluster, dict(topic.split("=", 1) for topic in topics if "=" in topic)
 
 
 # --- errors ---
@@ -260,6 +284,13 @@ class Announce(NamedTuple):
     progress: Progress
 
 
+class Compare(NamedTuple):
+    """The batch is in the log: compare its topics and, if the query keeps state, its rows with those of `last`. Answer:
+    why it may not be skipped; empty if it may."""
+
+    last: Progress
+
+
 class Freeze(NamedTuple):
     """Fix the content of the batch; with `fresh=False` keep the frozen content. Answer: any manifest."""
 
@@ -283,7 +314,7 @@ class Commit(NamedTuple):
     progress: Progress
 
 
-SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Freeze | Publish | Commit
+SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Compare | Freeze | Publish | Commit
 
 
 class Outcome(NamedTuple):
@@ -296,6 +327,8 @@ class Outcome(NamedTuple):
     identity: Identity
     compared: bool = True
     """False for a batch skipped by its number alone, because the record or the caller lacks its offsets."""
+    missing: int = 0
+    """The batches between the one that another run has written last and this one, which is a sink's first."""
 
 
 # --- the decisions ---
@@ -305,18 +338,28 @@ class SinkProtocol:
     """A sink's decisions in one driver. Call `micro_batch` for one batch at a time."""
 
     def __init__(
-        self, name: str, who: SinkInstance, *, adopt: bool | str = False, attempts: int = 3, look_first: bool = False
+        self,
+        name: str,
+        who: SinkInstance,
+        *,
+        adopt: bool | str = False,
+        attempts: int = 3,
+        look_first: bool = False,
+        every_batch: bool = False,
     ) -> None:
         """`adopt`: take the name over at the first batch, whatever the progress record says; or only if it was written
         by the instance of this token (NOBODY: if there is none). A driver that wakes up late cannot repeat a batch with
         the latter, because its successor's record has another token.
 
         `look_first`: several processes act as `who`, one after the other. Each looks before its first fence whether
-        `who` was replaced, or its batch may not follow the last one, so that it does not fence whoever is at work."""
+        `who` was replaced, or its batch may not follow the last one, so that it does not fence whoever is at work.
+
+        `every_batch`: the caller passes on every batch of the query, so a jump in their numbers is a loss."""
         self.name = name
         self.who = who
         self.attempts = attempts
         self._look_first = look_first
+        self._every_batch = every_batch
         self._replaced: list[str] = []
         """Tokens for the next record's `replaced`."""
         self._adopt = adopt
@@ -337,32 +380,46 @@ class SinkProtocol:
     ) -> Generator[SinkStep, Any, Outcome]:
         """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic.
 
-        The progress record gets the manifest's attribute `position`, or else the argument.
+        The progress record gets the manifest's attribute `position`, or else the argument, and its attributes `topics`
+        and `digest`.
         """
         wanted = batch
-        attempts = self._announcements = 0
+        attempts = self._announcements = missing = 0
+        difference: str | None = None
         fresh = True
         passing_over = False
         failure: StepFailed | None = None
         manifest: Any = None
         while True:
             identity, last = yield from self._fence_and_look(query, wanted, origin)
+            is_in = last is not None and last.query == query and last.batch == batch
             if not self._announced:
-                said = self._announcement(last, query, batch, origin, now_ms)
-                passing_over = said.batch == batch
+                adopts = self._adopts(last, query, batch, origin)
+                if last is not None and is_in and not adopts:
+                    if difference is None:
+                        difference = yield from self._difference(last)
+                    adopts = bool(difference) and self._allows(SinkNameInUse(difference, last), last)
+                if last is not None and batch is not None and last.wrote_something and not adopts:
+                    missing = max(0, batch - last.batch - 1)
+                passing_over = is_in and not adopts
+                said = self._announcement(last, query, batch, origin, now_ms, adopts=adopts)
                 yield from self._announce(identity, said)
                 continue  # the next look tells whether it took effect
             if batch is None:
                 batch = last.batch + 1 if last is not None else 0
-            if last is not None and last.query == query and last.batch == batch:
+            if last is not None and last.query == query and last.batch == batch:  # also a batch that was None
                 mine = last.token == self.who.token
                 if mine and failure is not None:
-                    return Outcome(batch, False, attempts, manifest, identity)
+                    return Outcome(batch, False, attempts, manifest, identity, missing=missing)
                 noted = mine and passing_over and last.seen_by(origin.run)
                 if not noted:
                     self._refuse(last, query, wanted, origin)
                 if noted or not origin.run:
                     return Outcome(batch, True, 0, None, identity, bool(origin.offsets and last.offsets))
+                if difference is None:  # the same sink, in a query that was stopped and started again
+                    difference = yield from self._difference(last)
+                if difference:
+                    raise SinkNameInUse(difference, last)
                 # Record the skip, so that a second sink of this name in this run is noticed.
                 passing_over = True
                 yield from self._announce(identity, self._passed_over(last, origin, now_ms))
@@ -377,12 +434,14 @@ class SinkProtocol:
                 fresh = False
                 yield Publish(identity, manifest)
                 reached = getattr(manifest, "position", position)
-                yield Commit(identity, manifest, self._record(query, batch, now_ms, reached, origin))
+                record = self._record(query, batch, now_ms, reached, origin)
+                topics, digest = getattr(manifest, "topics", ""), getattr(manifest, "digest", "")
+                yield Commit(identity, manifest, replace(record, topics=topics, digest=digest))
             except StepFailed as error:
                 failure = error
                 fresh = fresh or error.thaw
             else:
-                return Outcome(batch, False, attempts, manifest, identity)
+                return Outcome(batch, False, attempts, manifest, identity, missing=missing)
 
     def _fence_and_look(
         self, query: str, batch: int | None, origin: Origin
@@ -445,10 +504,22 @@ class SinkProtocol:
             if self._announcements > self.attempts:
                 raise FencepostError(f"sink {self.name!r}: its progress record was committed, but cannot be read back")
 
+    def _difference(self, last: Progress) -> Generator[SinkStep, Any, str]:
+        """Return why the batch of `last` may not be skipped; empty if it may. Older records are not compared."""
+        why: str = (yield Compare(last)) if last.topics or last.digest else ""
+        return why
+
     def _announcement(
-        self, last: Progress | None, query: str, batch: int | None, origin: Origin, now_ms: Milliseconds
+        self,
+        last: Progress | None,
+        query: str,
+        batch: int | None,
+        origin: Origin,
+        now_ms: Milliseconds,
+        *,
+        adopts: bool,
     ) -> Progress:
-        if self._adopts(last, query, batch, origin):
+        if adopts:
             said = self._record(query, NOTHING_YET if batch is None else batch - 1, now_ms, "", UNKNOWN)
         elif last is None:
             said = self._record("", NOTHING_YET, now_ms, "", UNKNOWN)
@@ -462,20 +533,23 @@ class SinkProtocol:
         try:
             self._refuse(last, query, batch, origin)
         except SinkNameInUse as error:
-            writer = last.token if last is not None else NOBODY
-            if self._adopt is not True and self._adopt != writer:
-                raise SinkNameInUse(
-                    f"{error}. adopt={writer!r} does the same for this record alone, so it can stay in the program",
-                    last,
-                ) from error
-            return True
+            return self._allows(error, last)
         return False
+
+    def _allows(self, error: SinkNameInUse, last: Progress | None) -> bool:
+        """Return True if `adopt` says to write the batch in spite of the error. Raise it otherwise."""
+        writer = last.token if last is not None else NOBODY
+        if self._adopt is not True and self._adopt != writer:
+            raise SinkNameInUse(
+                f"{error}. adopt={writer!r} does the same for this record alone, so it can stay in the program", last
+            ) from error
+        return True
 
     def _copied(self, last: Progress, now_ms: Milliseconds) -> Progress:
         """Return the last record, with this sink as its writer."""
         mine = self._record(last.query, last.batch, now_ms, last.position, UNKNOWN)
-        measured = {name: getattr(last, name) for name in _MEASURED}
-        return replace(mine, runs=last.runs, offsets=last.offsets, targets=last.targets, **measured)
+        kept = {name: getattr(last, name) for name in (*_MEASURED, *_CONTENT)}
+        return replace(mine, **kept)
 
     def _passed_over(self, last: Progress, origin: Origin, now_ms: Milliseconds) -> Progress:
         runs = [*last.runs.split(), origin.run][-_RUNS_KEPT:]
@@ -508,6 +582,13 @@ class SinkProtocol:
             )
         if batch == last.batch:
             self._refuse_another(last, origin)
+        if self._every_batch and batch > last.batch + 1:
+            raise SinkNameInUse(
+                f"sink {self.name!r} has written batch {last.batch} of query {query} last; this is batch {batch}. The "
+                f"batches between them are not in the log. Was the target's cluster restored from a backup, or did "
+                "another sink write them? adopt=True starts with this one",
+                last,
+            )
 
     def _refuse_another(self, last: Progress, origin: Origin) -> None:
         """Raise unless the batch of `origin` is the same batch that `last` names."""

@@ -8,6 +8,7 @@
 steps out against a cluster. Only the modules here know Spark:
 
     source.py, source_options.py     the data source, and its options
+    java_pattern.py                  subscribePattern: Java's regular expressions as Python's
     offsets.py, arrow.py             the offsets of a micro-batch; record batches as Spark's columns
     sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
     writer.py, writer_options.py     the sink as a format, and its options
@@ -15,16 +16,18 @@ steps out against a cluster. Only the modules here know Spark:
     option_values.py                 numbers, times and truth values in options
     origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
     freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
+    digest.py                        a digest of rows, for queries that keep state
     few.py, spool.py                 a few rows, which the driver encodes; frozen batches in files of a local master
     readiness.py, permissions.py     checks before a job; the permissions that a sink needs
-    tuning.py, workers.py, java.py   Spark's settings, its workers' Python, its Java
+    tuning.py, workers.py, java.py   Spark's settings, its Python, its Java
+    early_connect.py, daemon.py      `fencepost-python`, which connects before it imports; workers that start quickly
     shipping.py                      readers and writers on their way to the workers
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fencepost.core.micro_batch import CalledTwice, ContentLost, Poisoned, Replaced, SinkNameInUse
@@ -63,11 +66,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'fencepost.spark' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
+if not TYPE_CHECKING:  # hidden from type checkers: to them every misspelt name would be a name of type Any
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'fencepost.spark' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
+
+
+def _on_import() -> None:
+    from fencepost.spark.early_connect import is_started_by_spark
+
+    if not is_started_by_spark():  # its processes have to connect soon: they import no more than they need
+        from fencepost.spark.workers import let_spark_find_formats
+
+        let_spark_find_formats()
+
+
+_on_import()
 
 
 def __dir__() -> list[str]:

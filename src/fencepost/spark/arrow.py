@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.client.read.ranges import Range
 from fencepost.client.read.scan import FetchedBatch
+from fencepost.errors import FencepostError
 from fencepost.kernel import ColumnDecoder
 from fencepost.kernel.arrow import to_arrow
 
@@ -27,6 +28,8 @@ COLUMNS: Final = {
 _ROWS: Final = 50_000
 _BYTES: Final = 16 << 20
 """An Arrow batch goes to Spark when it reaches either limit."""
+_MOST_MS: Final = (2**63 - 1) // 1000
+"""The latest time, in milliseconds, that microseconds in 64 bits can hold."""
 
 
 def schema(*, headers: bool) -> str:
@@ -50,20 +53,23 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     return pa.schema([(name, kinds[name]) for name in columns])
 
 
-def rows(wanted: Range, fetched: Iterable[list[FetchedBatch]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Decode and check the records of the range, and yield these columns of them."""
+def rows(
+    wanted: Range, fetched: Iterable[list[FetchedBatch]], columns: Sequence[str], *, null_times: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Decode and check the records of the range, and yield these columns of them. A time that Spark's timestamps cannot
+    hold is read as null with `null_times`, and fails otherwise."""
     target = arrow_schema(columns)
     decoder = ColumnDecoder(headers="headers" in columns)
     for batches in fetched:
         for batch in batches:
             decoder.add(batch.data, start=wanted.start, stop=wanted.stop)
             if decoder.rows >= _ROWS or decoder.size >= _BYTES:
-                yield _converted(decoder, wanted, target)
+                yield _converted(decoder, wanted, target, null_times)
     if decoder.rows:
-        yield _converted(decoder, wanted, target)
+        yield _converted(decoder, wanted, target, null_times)
 
 
-def _converted(decoder: ColumnDecoder, wanted: Range, target: pa.Schema) -> pa.RecordBatch:
+def _converted(decoder: ColumnDecoder, wanted: Range, target: pa.Schema, null_times: bool) -> pa.RecordBatch:
     import pyarrow as pa
 
     names = target.names
@@ -72,8 +78,30 @@ def _converted(decoder: ColumnDecoder, wanted: Range, target: pa.Schema) -> pa.R
         topic=wanted.topic if "topic" in names else None,
         partition=wanted.partition if "partition" in names else None,
     )
-    columns = [
+    try:
+        return pa.RecordBatch.from_arrays(_cast(found, target), schema=target)
+    except pa.ArrowInvalid:
+        times = found.column("timestamp").cast(pa.int64()).to_pylist()
+        bad = [abs(time) > _MOST_MS for time in times]
+        if "timestamp" not in names or not any(bad):
+            raise
+        if not null_times:
+            raise _out_of_range(wanted, found.column("offset")[bad.index(True)], times[bad.index(True)]) from None
+    kept = pa.array([None if is_bad else time for is_bad, time in zip(bad, times, strict=True)], pa.int64())
+    at = found.schema.get_field_index("timestamp")
+    found = found.set_column(at, "timestamp", kept.cast(found.column(at).type))
+    return pa.RecordBatch.from_arrays(_cast(found, target), schema=target)
+
+
+def _cast(found: pa.RecordBatch, target: pa.Schema) -> list[pa.Array]:
+    return [
         column if column.type == field.type else column.cast(field.type)
-        for column, field in zip(map(found.column, names), target, strict=True)
+        for column, field in zip(map(found.column, target.names), target, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def _out_of_range(wanted: Range, offset: object, time: int) -> FencepostError:
+    return FencepostError(
+        f"{wanted.topic}-{wanted.partition}: the record at offset {offset} has the time {time} ms, which Spark's "
+        "timestamps (microseconds in 64 bits) cannot hold. The option timestampOutOfRange=null reads such times as null"
+    )

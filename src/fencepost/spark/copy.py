@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +40,8 @@ from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
 
 OFFSETS_PER_ROUND: Final = 4_000_000
 _FETCH_BYTES: Final = 2 << 20
@@ -118,7 +121,7 @@ class Copy:
         self.runner.close()
 
     def prepare(self) -> None:
-        """Create a missing target with the source's partitions and configs; reject a target with fewer partitions."""
+        """Create a missing target with the source's partitions and configs."""
         admin = self.runner.admin
         source = self.admin.describe_topic(self.topic)
         if (self._cluster, self.topic) == (admin.cluster().cluster_id, self.target_topic) and source.topic_id in (
@@ -135,13 +138,7 @@ class Copy:
         }
         self.compacted = any(entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in known)
         create_lasting_topic(admin, self.target_topic, partitions, configs=configs)
-        target = describe(admin, self.target_topic)
-        if target.partitions < partitions:
-            raise ConfigError(
-                f"{self.topic} has {partitions} partitions, the target {self.target_topic} only {target.partitions}: "
-                "add partitions to the target"
-            )
-        self.max_bytes = target.max_bytes
+        self.max_bytes = describe(admin, self.target_topic).max_bytes
         if self.compacted and self._speculates():
             raise ConfigError(
                 f"{self.topic} is compacted, and spark.speculation runs tasks twice: a second attempt cannot resume "
@@ -212,6 +209,8 @@ class Copy:
     def plan(self, stored: str, upto: Mapping[int, int]) -> CopyPlan:
         """Plan a round: from the position of the progress record up to `upto`, within the limit of a round."""
         known = {int(partition): at for partition, at in json.loads(stored).items()} if stored else {}
+        if len(upto) > len(known):
+            self._fit_target(max(upto) + 1, goes_on=bool(known))
         earliest = {p: at.offset for p, at in self.admin.offsets(self.topic, EARLIEST).items()}
         if any(at > upto.get(partition, at) for partition, at in known.items()):
             upto = self.latest()  # the previous copy went on after `upto` was read
@@ -229,6 +228,27 @@ class Copy:
         return CopyPlan(
             offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
         )
+
+    def _fit_target(self, partitions: int, *, goes_on: bool) -> None:
+        """Add the partitions that the target lacks, if this copy has written to it before: then the source got new
+        ones. Reject a target that it has not written to, which may be the wrong one."""
+        admin = self.runner.admin
+        there = len(admin.describe_topic(self.target_topic).partitions)
+        if there >= partitions:
+            return
+        fewer = f"{self.topic} has {partitions} partitions, the target {self.target_topic} only {there}"
+        by_hand = f"`fencepost topic alter {self.target_topic} --partitions {partitions}` adds them"
+        if not goes_on:
+            raise ConfigError(f"{fewer}. Use another target, or add partitions to this one: {by_hand}")
+        try:
+            admin.create_partitions(self.target_topic, partitions)
+        except ServerError as error:
+            raise ServerError(
+                error.code,
+                f"{fewer}, and the copy could not add any: {error.reason}. {by_hand}; the copy then continues where it "
+                "stopped",
+            ) from error
+        logger.info("%s: added partitions to the target", fewer)
 
     def _check(self, known: Mapping[int, int], earliest: Mapping[int, int], upto: Mapping[int, int]) -> None:
         """Raise DataLost if the next offsets are deleted, or beyond the end of the log."""
@@ -258,6 +278,10 @@ class Copy:
 
 
 class _CopyRound(MicroBatch):
+    when_slow = "copy fewer offsets per transaction (--round; offsets_per_round= of Copy)"
+    when_untimely = "let the target write its own time (message.timestamp.type=LogAppendTime)"
+    when_absent = "`--adopt` (adopt=True) copies everything to the new topic"
+
     def __init__(self, copy: Copy, upto: Mapping[int, int]) -> None:
         super().__init__(copy.runner)
         self._copy = copy

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.transactions.targets import Target
@@ -28,6 +29,7 @@ from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.spark.columns import LONG
+from fencepost.spark.digest import RowDigest, digest_text
 from fencepost.spark.spool import Place, SpoolWriter
 from fencepost.types import TopicPartition
 
@@ -52,6 +54,8 @@ UNASKED: Final = -1
 """The partition in a manifest row that only names a topic."""
 TOO_LONG: Final = -2
 """The partition in a manifest row that only says: a row came without its content (`columns.short_only`)."""
+DIGEST: Final = -3
+"""The partition in a manifest row that only has the digest of a task's rows, and their number."""
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
@@ -91,6 +95,8 @@ class Encoding:
     """Margin between a record's time and the target's limits, because the server's clock may differ from ours."""
     start: int = 0
     """The first turn for rows without a key: one more with every micro-batch, constant when a batch is frozen again."""
+    digest: bool = False
+    """The query keeps state, so the progress record needs a digest of the rows."""
 
     def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
         """Return the partition for the keyless rows of an Arrow batch: one partition per Arrow batch, in turn. Tasks
@@ -136,6 +142,10 @@ class Manifest:
     """Rows were longer than expected, and their content is missing here: freeze again."""
     places: Mapping[TopicPartition, tuple[Place, ...]] | None = None
     """The places of the encoded batches, if they are in files."""
+    digest: str = ""
+    """The digest of the rows, for the progress record."""
+    topics: str = ""
+    """The ids of the topics, for the progress record."""
 
     @property
     def records(self) -> int:
@@ -434,7 +444,10 @@ def freeze_rows(
 
         context = TaskContext.get()
         map_partition = context.partitionId() if context is not None else 0
-        encoded = encoded_batches(encoding, map_partition, batches)
+        digest = RowDigest() if encoding.digest else None
+        encoded = encoded_batches(encoding, map_partition, batches, digest)
+        if digest is not None:
+            encoded = chain(encoded, _digest_of(digest))
         if folder is None:
             yield from _rows_of(encoded, map_partition, encoding.small_bytes)
         else:
@@ -443,7 +456,15 @@ def freeze_rows(
     return freeze
 
 
-def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Frozen]:
+def _digest_of(digest: RowDigest) -> Iterator[Frozen]:
+    """Yield the row of the manifest that has the digest: when the rows before it are read."""
+    yield Frozen(TopicPartition("", DIGEST), 0, digest.count, 0, digest.signed, bytearray())
+
+
+def encoded_batches(
+    encoding: Encoding, map_partition: int, batches: Iterator[pa.RecordBatch], digest: RowDigest | None = None
+) -> Iterator[Frozen]:
+    """Yield the rows as record batches; `digest` takes the rows into account."""
     encoder = Encoder(encoding, map_partition)
     lacks_content = False
     for rows in batches:
@@ -451,6 +472,8 @@ def encoded_batches(encoding: Encoding, map_partition: int, batches: Iterator[pa
             lacks_content = lacks_content or rows.column(LONG).true_count > 0
             rows = rows.select([name for name in rows.schema.names if name != LONG])
         if not lacks_content:  # else the rest is read for Spark's sake, which would end the worker
+            if digest is not None:
+                digest.add(rows)
             yield from encoder.add(rows)
     if lacks_content:
         yield Frozen(TopicPartition("", TOO_LONG), 0, 0, 0, 0, bytearray())
@@ -559,8 +582,9 @@ def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
     )
 
 
-def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
-    """Build the manifest from the collected rows (MANIFEST_COLUMNS)."""
+def manifest_of(rows: list[Any], *, driver_bytes: int, digest: bool = False) -> Manifest:
+    """Build the manifest from the collected rows (MANIFEST_COLUMNS). `digest`: tasks computed one."""
+    digests = [(row.records, row.checksum) for row in rows if row.partition == DIGEST]
     rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
     unasked = frozenset(row.topic for row in rows if row.partition == UNASKED)
     lacks_content = any(row.partition == TOO_LONG for row in rows)
@@ -583,4 +607,5 @@ def manifest_of(rows: list[Any], *, driver_bytes: int) -> Manifest:
         {where: tuple(Place(row.file, row.at) for row in found) for where, found in by_target.items()}
         if rows and hasattr(rows[0], "file")
         else None,
+        digest_text(digests) if digest else "",
     )

@@ -1,6 +1,15 @@
 """The offsets that a micro-batch covers: pure planning over positions, topic → partition → offset.
 
-Checkpoints have the format of Spark's Kafka source, `{"topic": {"0": 23}}`.
+Checkpoints have the format of Spark's Kafka source, `{"topic": {"0": 23}}`, with two notes per topic:
+
+    {"topic": {"0": 23, "1": 40, "id": "CLUSTER/TOPIC", "began": {"1": 7}}}
+
+`id` has the ids of the cluster and of the topic. A topic that was deleted and recreated has another one, whatever its
+offsets are; one that was moved to another cluster with its offsets may be read on. `began` is in the end of a
+micro-batch, and says where those partitions begin of which the checkpoint has no earlier position: all of them in the
+first micro-batch, new ones later. Spark writes down the end of a micro-batch before it runs it, but never the start of
+the first one. With the note a crashed micro-batch is repeated from the same place, although retention or new records
+have moved the place where the stream would start. Checkpoints of earlier versions have neither note.
 """
 
 from __future__ import annotations
@@ -9,33 +18,80 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from itertools import pairwise
 from math import ceil
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 from fencepost.client.read.ranges import DataLost, Range
+from fencepost.errors import ConfigError
 
 Position: TypeAlias = Mapping[str, Mapping[int, int]]
+Stored: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""A position as it is in a checkpoint."""
 
 
-def to_json(position: Position) -> dict[str, dict[str, int]]:
+_ID: Final = "id"
+_BEGAN: Final = "began"
+
+
+def to_json(
+    position: Position, ids: Mapping[str, str] = MappingProxyType({}), began: Position = MappingProxyType({})
+) -> dict[str, dict[str, Any]]:
+    def notes(topic: str) -> dict[str, Any]:
+        begins = _plain(began.get(topic, {}))
+        return {**({_ID: ids[topic]} if topic in ids else {}), **({_BEGAN: begins} if begins else {})}
+
+    return {topic: {**_plain(partitions), **notes(topic)} for topic, partitions in sorted(position.items())}
+
+
+def _plain(partitions: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(partitions.items())}
+
+
+def from_json(stored: Stored) -> dict[str, dict[int, int]]:
+    """Return the position, without the notes."""
     return {
-        topic: {str(partition): offset for partition, offset in sorted(partitions.items())}
-        for topic, partitions in sorted(position.items())
+        topic: {int(p): int(at) for p, at in partitions.items() if p not in (_ID, _BEGAN)}
+        for topic, partitions in stored.items()
     }
 
 
-def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in stored.items()}
+def ids(stored: Stored) -> dict[str, str]:
+    """Return the ids that the topics had."""
+    return {topic: partitions[_ID] for topic, partitions in stored.items() if _ID in partitions}
+
+
+def began(stored: Stored) -> dict[str, dict[int, int]]:
+    """Return where the micro-batch with this end begins, for those partitions that it notes."""
+    return from_json({topic: partitions[_BEGAN] for topic, partitions in stored.items() if _BEGAN in partitions})
+
+
+def recreated(stored: Stored, now: Mapping[str, str]) -> dict[str, str]:
+    """Return the topics, with their old ids, that have another id now, in the same cluster."""
+
+    def is_other(known: str, present: str) -> bool:
+        return known != present and known.rpartition("/")[0] == present.rpartition("/")[0]
+
+    return {topic: known for topic, known in ids(stored).items() if is_other(known, now.get(topic, known))}
+
+
+def merged(position: Position, preferred: Position) -> dict[str, dict[int, int]]:
+    """Return the offsets of both positions; where both have one, the preferred one."""
+    return {topic: {**position.get(topic, {}), **preferred.get(topic, {})} for topic in {**position, **preferred}}
+
+
+def without(position: Position, known: Position) -> dict[str, dict[int, int]]:
+    """Return the offsets of those partitions that `known` does not have."""
+    left = {
+        topic: {p: at for p, at in partitions.items() if p not in known.get(topic, {})}
+        for topic, partitions in position.items()
+    }
+    return {topic: partitions for topic, partitions in left.items() if partitions}
 
 
 def completed(start: Position, stop: Position, earliest: Position) -> dict[str, dict[int, int]]:
     """Return `start`, with the first offset of each partition that only `stop` has."""
-    return {
-        topic: {
-            **{partition: earliest.get(topic, {}).get(partition, 0) for partition in stop.get(topic, {})},
-            **start.get(topic, {}),
-        }
-        for topic in {**start, **stop}
-    }
+    first = {topic: {p: earliest.get(topic, {}).get(p, 0) for p in partitions} for topic, partitions in stop.items()}
+    return merged(first, start)
 
 
 def not_behind(start: Position, stop: Position) -> dict[str, dict[int, int]]:
@@ -74,14 +130,17 @@ def limited(start: Position, stop: Position, most: int, *, leeway: int = 0) -> d
     return drawn
 
 
-def ranges(start: Position, stop: Position, *, at_least: int | None = None) -> list[Range]:
-    """Return one range per partition with new offsets; split the larger ones until there are `at_least` ranges."""
+def ranges(start: Position, stop: Position, *, at_least: int | None = None, at_most: int | None = None) -> list[Range]:
+    """Return one range per partition with new offsets. Cut those with more than `at_most` offsets; then, if there are
+    less than `at_least` ranges, the larger ones."""
     whole = [
         Range(topic, partition, start.get(topic, {}).get(partition, 0), at)
         for topic, partitions in sorted(stop.items())
         for partition, at in sorted(partitions.items())
         if at > start.get(topic, {}).get(partition, 0)
     ]
+    if at_most is not None:
+        whole = [part for wanted in whole for part in _cut(wanted, ceil((wanted.stop - wanted.start) / at_most))]
     if at_least is None or len(whole) >= at_least or not whole:
         return whole
     total = sum(wanted.stop - wanted.start for wanted in whole)
@@ -123,6 +182,28 @@ def check_nothing_lost(start: Position, earliest: Position, latest: Position) ->
                 f"{topic}-{partition}: the stream resumes at offset {at}, but {why}. failOnDataLoss=false continues "
                 "with the records that are left"
             )
+
+
+def check_from_the_first(begin: Position) -> None:
+    """Raise DataLost if a partition that the stream has not read before has lost its first records."""
+    for topic, partitions in begin.items():
+        for partition, at in partitions.items():
+            if at > 0:
+                raise DataLost(
+                    f"{topic}-{partition} is new to the stream, but its log starts at {at}: the records before were "
+                    "deleted before they were read. failOnDataLoss=false continues with the records that are left"
+                )
+
+
+def check_order(start: Position, stop: Position) -> None:
+    """Raise ConfigError if a batch would start behind its end."""
+    for topic, partitions in start.items():
+        for partition, at in partitions.items():
+            if at > (end := stop.get(topic, {}).get(partition, at)):
+                raise ConfigError(
+                    f"the batch would start at offset {at} of {topic}-{partition}, behind its end {end}: set "
+                    "startingOffsets to an earlier one, or endingOffsets to a later one"
+                )
 
 
 def clamped(start: Position, earliest: Position, latest: Position) -> dict[str, dict[int, int]]:

@@ -14,10 +14,12 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.core.micro_batch import Origin
-from fencepost.errors import ConfigError
+from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +37,18 @@ _METADATA: Final = 1
 _FILES: Final = re.compile(r'(\w+:)?\{"logOffset":\s*-?\d+\}')
 """An offset of Spark's file source: it counts batches, and does not name their files. The source's number, or the name
 that the user gave it (Spark 4.2), may come first."""
+
+_SCHEME: Final = (
+    "without a scheme it is taken for a folder of this machine, while Spark takes it for one of fs.defaultFS. Give "
+    "checkpointLocation its scheme (hdfs://…, s3://…),"
+)
+_REACHABLE: Final = "let the driver's Python reach it (pyarrow.fs),"
+_unreadable: Final[set[str]] = set()
+"""Checkpoints that this process has already warned of."""
+
+
+_STATEFUL: Final = "StateStoreWriter"
+"""The trait of Spark's operators that change a state store."""
 
 
 def query_of(df: DataFrame) -> str:
@@ -107,8 +121,68 @@ def checkpoint_hash(checkpoint: str, batch: int) -> str:
 
         return hash_of(entry(batch - 1) if batch > 0 else "", entry(batch))
     except Exception as error:  # noqa: BLE001 - a file system that pyarrow does not know: no reason to stop a query
-        logger.info("the source offsets of batch %s cannot be read from %s: %s", batch, checkpoint, error)
+        if checkpoint not in _unreadable:
+            _unreadable.add(checkpoint)
+            logger.warning(
+                "the source offsets of batch %s cannot be read from the checkpoint %s (%s), so a checkpoint restored "
+                "from a backup is not noticed: %s or use foreachBatch(fencepost.spark.Sink(…)), which asks Spark",
+                batch,
+                checkpoint,
+                str(error).partition("\n")[0],
+                _REACHABLE if "://" in checkpoint or checkpoint.startswith("file:") else _SCHEME,
+            )
         return ""
+
+
+def keeps_state(session: SparkSession, query: str) -> bool:
+    """Return whether the query aggregates, joins streams, drops duplicates, or keeps state of its own. False, with a
+    warning, if this Spark does not tell."""
+    try:
+        return _is_stateful(_running(session, query).lastExecution().executedPlan())
+    except Exception as error:  # noqa: BLE001 - as in `origin_of`
+        logger.warning(
+            "cannot tell whether query %s keeps state (%s). If it does, and a driver is killed behind the sink's "
+            "commit, nobody notices whether the batch is recomputed with other rows",
+            query,
+            str(error).partition("\n")[0],
+        )
+        return False
+
+
+def _is_stateful(plan: Any) -> bool:
+    """Return whether a node of the physical plan writes to Spark's state stores."""
+    kind = plan.getClass()
+    if kind.getSimpleName() == "AdaptiveSparkPlanExec":  # it hides its plan
+        return _is_stateful(plan.inputPlan())
+    if _STATEFUL in _interfaces(kind):
+        return True
+    children = plan.children()
+    return any(_is_stateful(children.apply(at)) for at in range(children.size()))
+
+
+def _interfaces(kind: Any) -> set[str]:
+    """Return the simple names of all interfaces of a Java class. Spark moves its classes between packages."""
+    found: set[str] = set()
+    while kind is not None:
+        for each in kind.getInterfaces():
+            found |= {each.getSimpleName()} | _interfaces(each)
+        kind = kind.getSuperclass()
+    return found
+
+
+def checkpoint_keeps_state(checkpoint: str) -> bool:
+    """Return whether the files of a checkpoint show that the query keeps state; False if they cannot be read."""
+    from pyarrow import fs
+
+    try:
+        place, folder = (
+            fs.FileSystem.from_uri(checkpoint) if "://" in checkpoint else (fs.LocalFileSystem(), checkpoint)
+        )
+        found = place.get_file_info(f"{folder.removeprefix('file:')}/state")
+        return bool(found.type == fs.FileType.Directory)
+    except Exception as error:  # noqa: BLE001 - as in `checkpoint_hash`
+        logger.info("whether the query keeps state cannot be read from %s: %s", checkpoint, error)
+        return False
 
 
 def _canonical(source: str) -> str:
@@ -142,6 +216,31 @@ def is_stopped(session: SparkSession, query: str) -> bool:
         return True
     except Exception:  # noqa: BLE001 - as in `origin_of`; the batch is then retried up to its limit
         return False
+
+
+@contextmanager
+def short_if_stopped(df: DataFrame, query: str) -> Iterator[None]:
+    """Replace the error of a Spark job that `query.stop()` cancelled by a short one.
+
+    Spark searches the text of an error in foreachBatch for an interruption, to end a stopped query without an error.
+    Its search recurses once per character: over the text of a Spark job's error, with Java's stack in it, the query's
+    thread dies of a StackOverflowError. `_STOPPED` is short, and has the words that Spark searches for.
+    """
+    try:
+        yield
+    except FencepostError:
+        raise  # short, and worth to be seen
+    except Exception as error:
+        if not is_stopped(df.sparkSession, query):
+            raise
+        logger.info("query.stop() interrupted the micro-batch: %s", str(error).partition("\n")[0])
+        raise FencepostError(_STOPPED) from None
+
+
+_STOPPED: Final = (
+    "query.stop() interrupted this micro-batch; the next start writes it (py4j.protocol.Py4JJavaError: An error "
+    "occurred while calling Spark: java.lang.InterruptedException)"
+)
 
 
 def _some_query_runs(session: SparkSession) -> bool:

@@ -109,7 +109,8 @@ def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifes
 
 def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest) -> None:
     """Publish each target partition in one task; raise unless every batch was published."""
-    arranged = _arranged(frozen.select(*_COLUMNS, "payload"), manifest)
+    batches = frozen.where("partition >= 0") if manifest.digest else frozen
+    arranged = _arranged(batches.select(*_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
         found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
     _check(found, manifest)

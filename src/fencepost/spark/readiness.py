@@ -135,7 +135,8 @@ def _on_executors(spark: SparkSession, settings: ClientSettings) -> list[Finding
 def _cause(error: Exception) -> str:
     """Return the line of a failed job's report that says why: the last line of Python's traceback, not of Java's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in lines if re.match(r"[\w.]*(Error|Exception|MISMATCH)\b", line)), lines[0])[:300]
+    says_why = re.compile(r"[\w.]*(Error|Exception|MISMATCH)\b(?! from python worker)|.*No module named")
+    return next((line for line in lines if says_why.match(line)), lines[0])[:300]
 
 
 def _transactions(settings: ClientSettings, name: str, timeout: float) -> str:

@@ -15,10 +15,12 @@ import math
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 from zlib import crc32
 
 from fencepost.client.cluster.patience import PATIENCE
@@ -26,11 +28,12 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import Compression
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
-from fencepost.client.transactions.targets import Target, describe, describe_all, reached
-from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome
+from fencepost.client.transactions.targets import Target, as_dead_letters, describe, reached
+from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome, Progress, topics_text
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publish, tuning
+from fencepost.spark.digest import DIGEST_SCHEMA, RowDigest, digest_rows, digest_text
 from fencepost.spark.few import FewRowsGuess, collect_few
 from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
@@ -44,7 +47,7 @@ from fencepost.spark.freeze import (
     manifest_of,
     manifest_of_frozen,
 )
-from fencepost.spark.origin import is_stopped, origin_of, query_of
+from fencepost.spark.origin import is_stopped, keeps_state, origin_of, query_of, short_if_stopped
 from fencepost.spark.spool import Spool
 from fencepost.spark.workers import use_this_python
 from fencepost.types import TopicPartition
@@ -146,6 +149,8 @@ class SinkOptions:
     """The driver publishes micro-batches up to this size; 0: never."""
     patience: float = PATIENCE
     """How long a step waits for an unreachable server, for example while it restarts."""
+    accept_recomputed: bool = False
+    """Skip a batch of a query that keeps state although it was recomputed with other rows than those in the log."""
 
     def __post_init__(self) -> None:
         if self.compression not in CODECS:
@@ -197,6 +202,8 @@ class Sink:
         self.expects_few = FewRowsGuess()
         self.has_long_rows = False
         """A row was longer than `tuning.LONGEST_SHORT_ROW` when Spark was told that none is."""
+        self._stateful: tuple[str, bool] = ("", False)
+        """A run of the query, and whether the query keeps state."""
         self._one_at_a_time = threading.Lock()
         self._on_report = on_report or (lambda _report: None)
         self.runner = Runner(
@@ -224,16 +231,18 @@ class Sink:
         columns.refuse_connect(df)
         use_this_python(df.sparkSession)
         query = query_of(df)
-        with self._one_at_a_time:
-            if self.run(df, query, batch_id, origin_of(df, query, batch_id, self.targets)).skipped:
-                _run_through(df)
+        with self._one_at_a_time, short_if_stopped(df, query):
+            self.run(df, query, batch_id, origin_of(df, query, batch_id, self.targets))
 
     def run(self, df: DataFrame, query: str, batch: int, origin: Origin = UNKNOWN) -> BatchReport:
         """Run one micro-batch, from fence to commit."""
         # With the query's hash, because jobs are always batch 0 and should start at different partitions too.
         work = _DataFrameBatch(self, df, start=crc32(query.encode()) + batch)
+        if origin is UNKNOWN:
+            work.when_slow = "write the rows in several jobs, or let transaction_timeout be longer"
         if origin.run:
             work.query = query
+            work.keeps_state = self._keeps_state(df, query, origin.run)
         outcome = self.runner.carry_out(work, query, batch, origin)
         report = report_of(self.name, query, outcome, work.took)
         self.reports.append(report)
@@ -245,11 +254,27 @@ class Sink:
                 self.name,
                 batch,
             )
+        if outcome.missing:
+            logger.warning(
+                "sink %s: batch %s follows batch %s. If your function passed the %s batches between them to the sink, "
+                "they are lost: was the target's cluster restored from a backup?",
+                self.name,
+                batch,
+                batch - outcome.missing - 1,
+                outcome.missing,
+            )
         try:
             self._on_report(report)
         except Exception:  # the batch is in the log: a failing callback must not end the query
             logger.exception("sink %s: on_report failed for batch %s; the batch is written", self.name, batch)
+        if outcome.skipped and origin is not UNKNOWN and not work.was_run_through:
+            _run_through(df)
         return report
+
+    def _keeps_state(self, df: DataFrame, query: str, run: str) -> bool:
+        if self._stateful[0] != run:
+            self._stateful = run, keeps_state(df.sparkSession, query)
+        return self._stateful[1]
 
     def close(self) -> None:
         self.runner.close()
@@ -257,6 +282,36 @@ class Sink:
     def __reduce__(self) -> Any:
         """Refuse to be pickled: a classic session calls the sink in this process; only Spark Connect pickles it."""
         raise ConfigError(columns.CONNECT)
+
+
+@contextmanager
+def _stored(rows: DataFrame) -> Iterator[None]:
+    """Keep the rows in Spark's storage, memory first, for the length of this block."""
+    rows.persist()
+    try:
+        yield
+    finally:
+        rows.unpersist()
+
+
+def other_rows_text(sink: str, last: Progress, digest: str, *, option: str) -> str:
+    """Say that the recomputed rows are not those of the progress record; empty if they are."""
+    if digest == last.digest:
+        return ""
+    return (
+        f"sink {sink!r} has already written batch {last.batch} of query {last.query}, and recomputed it has other "
+        f"rows: {_rows_of(digest)} now, {_rows_of(last.digest)} in the log. The query keeps state, so later rows "
+        "would be missing or repeated if the batch were skipped. Did a table change that the query reads, or does it "
+        "use random values, or a function that depends on the order of rows? If the query can be made to come out as "
+        f"before, restart it. If the difference does not matter for the state (the last digit of a sum of floats), "
+        f"{option} skips the batch. adopt=True writes it again, which repeats the rows that both have"
+    )
+
+
+def _rows_of(digest: str) -> str:
+    _, _, rest = digest.partition("-")
+    count, _, hashed = rest.partition("-")
+    return f"{count} rows (hash {hashed})"
 
 
 def _run_through(df: DataFrame) -> None:
@@ -284,6 +339,10 @@ class _DataFrameBatch(MicroBatch):
         self._spool: Spool | None = None
         self._larger_rows = False
         """Arrow batches that were limited by rows alone were too large."""
+        self.keeps_state = False
+        self.was_run_through = False
+        """The rows of a batch that is in the log were computed, so that Spark's state has seen them."""
+        self._topic_ids: dict[str, UUID | None] = {}
 
     def freeze(self, position: str) -> Manifest:
         self._larger_rows |= self._manifest is not None  # a retry: perhaps memory was short
@@ -292,7 +351,21 @@ class _DataFrameBatch(MicroBatch):
             self.sink.row_bytes = manifest.size / manifest.records
         self.sink.expects_little = manifest.payloads is not None
         self.sink.expects_few.saw(manifest.records, by_driver=self.sink.expects_little)
-        return manifest
+        written = {where.topic: self._topic_ids[where.topic] for where in manifest.batches}
+        return replace(manifest, topics=topics_text(self.runner.cluster_id, written))
+
+    def other_rows(self, last: Progress) -> str:
+        options = self.sink.options
+        if options.accept_recomputed:
+            return ""
+        rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
+        spark = self._df.sparkSession
+        limits = tuning.arrow_batches_of(None, limits_bytes=tuning.limits_bytes(spark))
+        with tuning.settings(spark, limits):
+            found = rows.mapInArrow(digest_rows(), DIGEST_SCHEMA).collect()
+        self.was_run_through = True
+        digest = digest_text((row[0], row[1]) for row in found)
+        return other_rows_text(self.runner.name, last, digest, option="accept_recomputed=True")
 
     def _frozen_here(self) -> Manifest | None:
         """Encode the rows in this process if they are probably a few; None if they are not."""
@@ -319,7 +392,11 @@ class _DataFrameBatch(MicroBatch):
                 others = {topic for topic in rows.column("topic").to_pylist() if topic is not None} - named
                 targets |= self._targets(sorted(others), options.create)
             encoding = self._encoding(targets, tasks=1, absent=None)
-            manifest = manifest_of_frozen(encoded_batches(encoding, 0, iter([rows] if rows.num_rows else ())))
+            digest = RowDigest() if encoding.digest else None
+            frozen = encoded_batches(encoding, 0, iter([rows] if rows.num_rows else ()), digest)
+            manifest = manifest_of_frozen(frozen)
+            if digest is not None:
+                manifest = replace(manifest, digest=digest_text([(digest.count, digest.sum)]))
         if manifest is None or manifest.size > options.driver_bytes:
             self.sink.expects_few.was_wrong()
             return None
@@ -329,6 +406,14 @@ class _DataFrameBatch(MicroBatch):
     def _frozen_by_tasks(self) -> Manifest:
         options = self.sink.options
         rows = columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
+        if self.query is None or options.topic or options.topics:
+            return self._frozen_from(rows)
+        # The rows are looked through for their topics first. A stream's source is still read once: a second time would
+        # take as long again, and Spark would count the rows twice (numInputRows).
+        with _stored(rows):
+            return self._frozen_from(rows)
+
+    def _frozen_from(self, rows: DataFrame) -> Manifest:
         # A small micro-batch comes back to the driver whole and needs no place in Spark's storage, which would cost
         # more than ten rows do. If it turns out to be large, nothing is published yet: freeze it again, and keep it.
         keep = not self.sink.expects_little
@@ -343,7 +428,7 @@ class _DataFrameBatch(MicroBatch):
         self.sink.expects_little = False
         if manifest.records:
             self.sink.row_bytes = manifest.size / manifest.records
-        return self._frozen_by_tasks()
+        return self._frozen_from(rows)
 
     def _frozen_once(self, rows: DataFrame, *, keep: bool, ask: bool) -> Manifest:
         encoding = self._encoding_of(rows, ask=ask)
@@ -373,13 +458,13 @@ class _DataFrameBatch(MicroBatch):
             if keep and Spool.is_possible(spark):
                 self._spool = Spool(spark)
                 found = rows.mapInArrow(freeze_rows(encoding, self._spool.folder), SPOOLED_SCHEMA).collect()
-                return manifest_of(found, driver_bytes=self.sink.options.driver_bytes)
+                return manifest_of(found, driver_bytes=self.sink.options.driver_bytes, digest=encoding.digest)
             mapped = rows.mapInArrow(freeze_rows(encoding), SCHEMA)
             if keep:
                 self._frozen = mapped.persist(StorageLevel.MEMORY_AND_DISK_DESER)
             with tuning.settings(spark, tuning.WHILE_COLLECTING if keep else {}):
                 found = mapped.select(*MANIFEST_COLUMNS).collect()
-        return manifest_of(found, driver_bytes=self.sink.options.driver_bytes)
+        return manifest_of(found, driver_bytes=self.sink.options.driver_bytes, digest=encoding.digest)
 
     @property
     def _row_bytes(self) -> float | None:
@@ -418,6 +503,7 @@ class _DataFrameBatch(MicroBatch):
             map_partitions=tasks,
             slack_ms=self._slack_ms,
             start=self._start,
+            digest=self.keeps_state,
         )
 
     def _first_names(self, rows: DataFrame) -> set[str]:
@@ -441,19 +527,24 @@ class _DataFrameBatch(MicroBatch):
         """A guess for an unknown number of tasks: few if the last micro-batch was small, else perhaps thousands."""
         return 1 if self.sink.expects_little else 1_000
 
-    def _targets(self, names: list[str], create: int | None) -> Any:
-        return self.runner.patiently(lambda: self._described(names, create), "looking at the target topics")
+    def _targets(self, names: list[str], create: int | None) -> dict[str, Target]:
+        found = self.runner.patiently(lambda: self._described(names, create), "looking at the target topics")
+        self._topic_ids |= {name: target.topic_id for name, target in found.items()}
+        return found
 
-    def _described(self, names: list[str], create: int | None) -> Any:
-        if self.sink.options.dead_letter is None:
-            return describe_all(self.runner.admin, names, create=create)
+    def _described(self, names: list[str], create: int | None) -> dict[str, Target]:
+        options, admin = self.sink.options, self.runner.admin
         found = {}
-        for name in names:  # a missing topic that only a row names goes to dead letters and does not fail the batch
+        for name in names:
+            if name == options.dead_letter:
+                found[name] = as_dead_letters(describe(admin, name, create=create))
+                continue
             try:
-                found[name] = describe(self.runner.admin, name, create=create)
+                found[name] = describe(admin, name, create=create)
             except (ConfigError, ServerError) as error:
+                # A missing topic that only a row names goes to dead letters, if there are any.
                 is_the_rows = isinstance(error, ConfigError) or error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
-                if not is_the_rows or name in (self.sink.options.topic, self.sink.options.dead_letter):
+                if options.dead_letter is None or not is_the_rows or name == options.topic:
                     raise
         return found
 

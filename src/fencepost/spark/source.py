@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 try:
@@ -28,8 +27,9 @@ except ImportError as error:
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
+from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
-from fencepost.client.read.ranges import Range, fetch
+from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.transactions import progress_topic, stage_topic
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets
@@ -96,9 +96,10 @@ def _try_there(spark: SparkSession) -> None:
 class SourcePartition(InputPartition):  # type: ignore[misc]
     """The range that one task reads."""
 
-    def __init__(self, wanted: Range) -> None:
+    def __init__(self, wanted: Range, topic_id: str | None) -> None:
         super().__init__(str(wanted))
         self.wanted = wanted
+        self.topic_id = topic_id
 
 
 class FencepostSource(DataSource):  # type: ignore[misc]
@@ -157,9 +158,14 @@ class Subscription:
         if options.pattern is not None:
             # Without fencepost's own topics, which are not internal to Apache Kafka: a stream that read the topic its
             # own sink writes to would never be idle.
-            matching = (t.name for t in admin.topics() if re.fullmatch(options.pattern, t.name))
+            matching = (topic.name for topic in admin.topics() if options.pattern.search(topic.name))
             return sorted(name for name in matching if not name.startswith(_OUR_TOPICS))
         return sorted(options.topics)
+
+    def ids(self, admin: Admin) -> dict[str, str]:
+        """Return the topics' ids. Ask for them before their offsets: if a topic is recreated in between, the old id
+        stands beside the new offsets, and the next look notices it."""
+        return admin.topic_ids(None if self._options.pattern is not None else self.names(admin))
 
     def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
         """Return the EARLIEST or LATEST offsets. LATEST is the last stable offset, unless uncommitted records are
@@ -230,19 +236,44 @@ class Subscription:
 
 
 def _complete(given: Any, latest: dict[str, dict[int, int]], what: str) -> dict[str, dict[int, int]]:
-    """Check that the JSON names every partition, as Spark requires: for others the start would be undefined."""
+    """Check that the JSON names every partition and no other one, as Spark requires: for those that are missing the
+    start would be undefined."""
     for topic, partitions in latest.items():
         absent = sorted(set(partitions) - set(given.get(topic, {})))
         if absent:
             raise ConfigError(f"the JSON of {what} must name all partitions of {topic}; {absent} are missing")
+    for topic, partitions in given.items():
+        strange = sorted(set(partitions) - set(latest.get(topic, {})))
+        if strange:
+            raise ConfigError(f"the JSON of {what} names {topic} {strange}, which this query does not read; remove it")
     return {topic: {p: int(given[topic][p]) for p in partitions} for topic, partitions in latest.items()}
 
 
-def read_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Read a range; this runs in a task."""
+def read_range(options: SourceOptions, partition: SourcePartition) -> Iterator[pa.RecordBatch]:
+    """Read a range; this runs in a task. It fails if the topic was recreated since the range was planned, or while it
+    is read; where records may be lost, nothing is read then."""
+    wanted, strict = partition.wanted, options.fail_on_data_loss
     with Routes(options.settings) as routes:
-        fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=options.fail_on_data_loss)
-        yield from arrow.rows(wanted, fetched, options.columns)
+        admin = TopicAdmin(routes)
+
+        def is_recreated() -> bool:
+            ids = patiently(lambda: admin.topic_ids([wanted.topic]), f"checking {wanted}", patience=options.patience)
+            now = ids.get(wanted.topic, partition.topic_id)
+            return partition.topic_id is not None and now != partition.topic_id
+
+        if not strict and is_recreated():
+            return
+        fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=strict)
+        yield from arrow.rows(wanted, fetched, options.columns, null_times=options.null_times)
+        if strict and is_recreated():
+            raise _recreated(wanted.topic)
+
+
+def _recreated(topic: str) -> DataLost:
+    return DataLost(
+        f"{topic} was deleted and recreated: it has another topic id than the one whose offsets this query has. "
+        "failOnDataLoss=false reads the new topic from its beginning"
+    )
 
 
 class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
@@ -253,20 +284,28 @@ class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
         options = self._options
         topics = Subscription(options)
 
-        def planned() -> list[Range]:
+        def planned() -> list[SourcePartition]:
             with Admin(options.settings) as admin:
+                ids = topics.ids(admin)
                 start = topics.resolved(admin, options.starting)
                 stop = topics.resolved(admin, options.ending)
+                offsets.check_order(start, stop)
                 if not options.fail_on_data_loss:
                     start = offsets.clamped(start, topics.at(admin, EARLIEST), topics.at(admin, LATEST))
-            return offsets.ranges(start, stop, at_least=options.min_partitions)
+            return _planned(options, start, stop, ids)
 
-        found = patiently(planned, "planning a read", patience=options.patience)
-        return [SourcePartition(wanted) for wanted in found]
+        return patiently(planned, "planning a read", patience=options.patience)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, SourcePartition):  # Spark passes one of its own if there is nothing to read
-            yield from read_range(self._options, partition.wanted)
+            yield from read_range(self._options, partition)
+
+
+def _planned(
+    options: SourceOptions, start: offsets.Position, stop: offsets.Position, ids: Mapping[str, str]
+) -> list[SourcePartition]:
+    found = offsets.ranges(start, stop, at_least=options.min_partitions, at_most=options.max_records)
+    return [SourcePartition(wanted, ids.get(wanted.topic)) for wanted in found]
 
 
 class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
@@ -278,10 +317,7 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         self._topics = Subscription(options)
         self._admin: Admin | None = None
         self._initial: dict[str, Any] | None = None
-        self._first_end: dict[str, Any] | None = None
-        """The end of the micro-batch that begins at `initialOffset`."""
-        self._has_held = False
-        self._goal: dict[str, dict[int, int]] | None = None
+        self._goal: dict[str, Any] | None = None
         """availableNow: the end of the query."""
         self._waiting_since: float | None = None
         """minOffsetsPerTrigger: since when there are new offsets, but too few."""
@@ -300,17 +336,31 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
         """Return where the stream starts: the same at each call, because Spark asks more than once."""
+
+        def found() -> dict[str, Any]:
+            ids = self._topics.ids(self.admin)
+            return offsets.to_json(self._topics.resolved(self.admin, self._options.starting), ids)
+
         if self._initial is None:
-            resolved = self._patiently(
-                lambda: self._topics.resolved(self.admin, self._options.starting), "looking where the stream starts"
-            )
-            self._initial = offsets.to_json(resolved)
+            self._initial = self._patiently(found, "looking where the stream starts")
         return self._initial
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == end:
+            return []
         begin, stop = offsets.from_json(start), offsets.from_json(end)
-        if self._is_first(start, end):
-            begin = offsets.not_behind(begin, stop)
+        if start == self._initial:
+            # Spark has not written the start down. If the query crashed in this micro-batch, `initialOffset` was asked
+            # again and may be anywhere; the end says where the micro-batch began. The end of an earlier version does
+            # not, and there the start is at least not behind it.
+            begin = offsets.merged(offsets.not_behind(begin, stop), offsets.began(end))
+        else:
+            begin = offsets.merged(offsets.began(end), _same_topics(start, begin, offsets.ids(end)))
+        now = self._ids()
+        lost = {**offsets.recreated(start, now), **offsets.recreated(end, now)}
+        if self._options.fail_on_data_loss and lost:
+            raise _recreated(next(iter(lost)))
+        stop = _same_topics(end, stop, now)
         earliest = self._earliest()
         begin = offsets.completed(begin, stop, earliest)
         if self._options.fail_on_data_loss:
@@ -318,11 +368,11 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         else:
             begin = offsets.clamped(begin, earliest, stop)
             stop = {topic: partitions for topic, partitions in stop.items() if topic in begin}
-        return [SourcePartition(w) for w in offsets.ranges(begin, stop, at_least=self._options.min_partitions)]
+        return _planned(self._options, begin, stop, now)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SourcePartition)
-        return read_range(self._options, partition.wanted)
+        return read_range(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         group = self._options.commit_group
@@ -338,32 +388,23 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
             self._admin.close()
             self._admin = None
 
-    def _is_first(self, start: dict[str, Any], end: dict[str, Any]) -> bool:
-        """Return whether this is the first micro-batch of the query. Spark keeps its end, but not its start. If the
-        query crashes in it, Spark asks for the start again, which may be behind the end then."""
-        if start != self._initial:
-            return False
-        if self._first_end is None:
-            self._first_end = end
-        return end == self._first_end
+    def _end(
+        self,
+        start: dict[str, Any],
+        begin: dict[str, dict[int, int]],
+        stop: dict[str, dict[int, int]],
+        ids: dict[str, str],
+    ) -> dict[str, Any]:
+        """Return the end of a micro-batch for the checkpoint, with the notes that `offsets` describes. If there is
+        nothing new it is `start` itself, because Spark compares the two as text."""
+        known = {} if start == self._initial else _same_topics(start, offsets.from_json(start), ids)
+        began = offsets.without({topic: begin[topic] for topic in stop if topic in begin}, known)
+        if stop == known and not began:
+            return start
+        return offsets.to_json(stop, {**offsets.ids(start), **ids}, began)
 
-    def _held(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> dict[str, dict[int, int]]:
-        """Return the end of the first micro-batch: nothing of partitions that start at their end. So its end says where
-        the stream began, and no record is left out if the query crashes in this micro-batch.
-
-        Spark always runs this micro-batch. But it does not always plan it: a function of foreachBatch may ignore it. So
-        the second time that Spark asks, nothing is held back."""
-        if self._has_held or self._first_end is not None:
-            return stop
-        self._has_held = True
-        starting = self._options.starting
-        return {
-            topic: {
-                partition: begin.get(topic, {}).get(partition, at) if starting.is_end(topic, partition) else at
-                for partition, at in partitions.items()
-            }
-            for topic, partitions in stop.items()
-        }
+    def _ids(self) -> dict[str, str]:
+        return self._patiently(lambda: self._topics.ids(self.admin), "looking for the topics' ids")
 
     def _latest(self) -> dict[str, dict[int, int]]:
         return self._patiently(lambda: self._topics.at(self.admin, LATEST), "looking for the latest offsets")
@@ -372,19 +413,28 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         return self._patiently(lambda: self._topics.at(self.admin, EARLIEST), "looking for the earliest offsets")
 
     def _bounds(
-        self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]
+        self, start: dict[str, Any], stop: dict[str, dict[int, int]], ids: dict[str, str]
     ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
-        """Return start and end of what can be read: `stop` never behind `begin`, `begin` with all its partitions."""
+        """Return start and end of what can be read: `stop` never behind `begin`, `begin` with all its partitions.
+        Partitions that `start` does not have, and recreated topics, begin with their first record."""
+        strict = self._options.fail_on_data_loss
+        if strict:
+            for topic in offsets.recreated(start, ids):
+                raise _recreated(topic)
+        begin = _same_topics(start, offsets.from_json(start), ids)
         for topic, partitions in begin.items():
             for partition, at in partitions.items():
                 known = stop.setdefault(topic, {})
                 if partition in known:
                     if known[partition] < at:
                         known[partition] = self._behind(topic, partition, at, known[partition])
-                elif self._options.fail_on_data_loss:
+                elif strict:
                     known[partition] = at  # its metadata may be missing for a moment: stay where it is
-        if any(partition not in begin.get(topic, {}) for topic, known in stop.items() for partition in known):
+        new = offsets.without(stop, begin)
+        if new:
             begin = offsets.completed(begin, stop, self._earliest())
+            if strict:
+                offsets.check_from_the_first({t: {p: begin[t][p] for p in added} for t, added in new.items()})
         return begin, stop
 
     def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
@@ -399,6 +449,14 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         if self._options.fail_on_data_loss:
             offsets.check_nothing_lost({topic: {partition: at}}, {topic: {partition: 0}}, {topic: {partition: end}})
         return stable
+
+
+def _same_topics(
+    stored: dict[str, Any], position: dict[str, dict[int, int]], ids: dict[str, str]
+) -> dict[str, dict[int, int]]:
+    """Return `position`, which is the one of `stored`, without topics that have another id in `ids`."""
+    gone = offsets.recreated(stored, ids)
+    return {topic: partitions for topic, partitions in position.items() if topic not in gone}
 
 
 class RememberingStreamReader(_Stream):
@@ -417,18 +475,16 @@ class RememberingStreamReader(_Stream):
         """The end that Spark was told and has not planned yet."""
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        if self._options.max_offsets is None and self._position is not None:
-            return offsets.to_json(self._latest())
         if self._promised is not None:
             return self._promised
         start = self.initialOffset() if self._position is None else self._position
-        begin, stop = self._bounds(offsets.from_json(start), self._latest())
-        if self._position is None:
-            stop = self._held(begin, stop)
+        ids = self._ids()
+        begin, stop = self._bounds(start, self._latest(), ids)
         if self._options.max_offsets is None:
-            return offsets.to_json(stop)
-        end = offsets.to_json(offsets.limited(begin, stop, self._options.max_offsets))
-        if end != start:  # Spark plans no batch without new offsets
+            return self._end(start, begin, stop, ids)
+        stop = offsets.limited(begin, stop, self._options.max_offsets)
+        end = self._end(start, begin, stop, ids)
+        if offsets.count(begin, stop):  # Spark plans no batch without new offsets
             self._promised = end
         return end
 
@@ -455,22 +511,22 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._goal = self._latest()
+        ids = self._ids()
+        self._goal = offsets.to_json(self._latest(), ids)
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
-        goal = self._latest() if self._goal is None else {topic: dict(known) for topic, known in self._goal.items()}
-        begin, stop = self._bounds(offsets.from_json(start), goal)
-        if start == self._initial:
-            stop = self._held(begin, stop)
+        ids = self._ids()
+        goal = self._latest() if self._goal is None else _same_topics(self._goal, offsets.from_json(self._goal), ids)
+        begin, stop = self._bounds(start, goal, ids)
         if self._goal is None and self._too_little(begin, stop):
-            return start
-        if isinstance(limit, ReadMaxRows):
+            stop = begin
+        elif isinstance(limit, ReadMaxRows):
             stop = offsets.limited(begin, stop, limit.max_rows)
-        return offsets.to_json(stop)
+        return self._end(start, begin, stop, ids)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the latest offsets, for the lag in the query's progress."""
-        return offsets.to_json(self._latest() if self._goal is None else self._goal)
+        return offsets.to_json(self._latest() if self._goal is None else offsets.from_json(self._goal))
 
     def _too_little(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> bool:
         """Return whether to wait for more offsets (minOffsetsPerTrigger), up to maxTriggerDelay."""

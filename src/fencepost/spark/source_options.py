@@ -18,6 +18,7 @@ from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
+from fencepost.spark import java_pattern, offsets
 from fencepost.spark.option_values import count, seconds, truth, whole
 from fencepost.types import EARLIEST, LATEST
 
@@ -40,6 +41,8 @@ _NAMES: Final = {
         "minOffsetsPerTrigger",
         "maxTriggerDelay",
         "minPartitions",
+        "maxRecordsPerPartition",
+        "timestampOutOfRange",
         "failOnDataLoss",
         "includeHeaders",
         "isolation",
@@ -48,6 +51,7 @@ _NAMES: Final = {
         "path",
     )
 }
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 T = TypeVar("T")
 D = TypeVar("D")
 _IGNORED: Final = frozenset(
@@ -57,6 +61,14 @@ _TUNES_JAVA: Final = re.compile(
     r"(auto|check|exclude|fetch|group|heartbeat|interceptor|key|max|metadata|metrics|partition|receive|reconnect|send|"
     r"session|value|enable|allow|client\.(dns|rack)|connections|default|isolation)\..*"
 )
+_REFUSED: Final = {
+    "auto.offset.reset": "use startingOffsets",
+    "enable.auto.commit": "the position is in the query's checkpoint; commitGroup commits it for tools that show lag",
+    "interceptor.classes": "no Java runs here",
+    "key.deserializer": "keys are bytes: use functions of the DataFrame",
+    "value.deserializer": "values are bytes: use functions of the DataFrame",
+}
+"""Settings that Spark's documentation says cannot be set: ignoring them would change what a query reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +83,13 @@ class Offsets:
     strict: bool = True
     """Fail if there is no record at or after the time; otherwise use the latest offset."""
 
-    def is_end(self, topic: str, partition: int) -> bool:
-        """Return whether this is the latest offset of the partition, which is another one with every record."""
-        given = self.by_partition or {}
-        return self.end == LATEST or given.get(topic, {}).get(partition) == LATEST
-
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
     settings: ClientSettings
     topics: tuple[str, ...] = ()
-    pattern: str | None = None
+    pattern: re.Pattern[str] | None = None
+    """Topics whose name contains it, as Spark's source reads them."""
     assigned: Mapping[str, tuple[int, ...]] | None = None
     starting: Offsets = Offsets(LATEST)
     ending: Offsets = Offsets(LATEST)
@@ -90,6 +98,8 @@ class SourceOptions:
     max_delay: float = 15 * 60.0
     """The longest time in seconds to wait for `min_offsets`."""
     min_partitions: int | None = None
+    max_records: int | None = None
+    """The most offsets of one task."""
     fail_on_data_loss: bool = True
     headers: bool = False
     committed: bool = True
@@ -97,6 +107,8 @@ class SourceOptions:
     """A consumer group to which finished micro-batches commit their offsets, for tools that show lag."""
     patience: float = PATIENCE
     """How many seconds planning waits for an unreachable server."""
+    null_times: bool = False
+    """Read a time that Spark's timestamps cannot hold as null; otherwise fail."""
     columns: tuple[str, ...] = ()
     """The columns to read; from the schema, not from the options."""
 
@@ -124,13 +136,15 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         for name in given:
             if name.startswith("ending"):
                 raise ConfigError(f"{name} is for batch reads only: a stream has no end")
-    elif starting.end == LATEST:
-        raise ConfigError("startingOffsets=latest reads nothing in a batch: use earliest, or offsets in JSON")
-    if ending.end == EARLIEST:
-        raise ConfigError("endingOffsets=earliest reads nothing: use latest, or offsets in JSON")
+    else:
+        _refuse_word(starting, "startingOffsets", LATEST)
+        _refuse_word(ending, "endingOffsets", EARLIEST)
     isolation = given.get("isolation") or kafka.pop("isolation.level", None) or "read_committed"
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ConfigError(f"isolation={isolation!r}: expected read_committed or read_uncommitted")
+    least, most = (_given(given, f"{side}OffsetsPerTrigger", count, None) for side in ("min", "max"))
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}: lower it")
     return SourceOptions(
         settings=_settings(kafka),
         topics=topics,
@@ -138,15 +152,17 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         assigned=assigned,
         starting=starting,
         ending=ending,
-        max_offsets=_given(given, "maxOffsetsPerTrigger", count, None),
-        min_offsets=_given(given, "minOffsetsPerTrigger", count, None),
+        max_offsets=most,
+        min_offsets=least,
         max_delay=_span(given.get("maxTriggerDelay", "15m")),
         min_partitions=_given(given, "minPartitions", count, None),
+        max_records=_given(given, "maxRecordsPerPartition", count, None),
         fail_on_data_loss=_given(given, "failOnDataLoss", truth, True),
         headers=_given(given, "includeHeaders", truth, False),
         committed=isolation == "read_committed",
         commit_group=given.get("commitGroup"),
         patience=_given(given, "patience", seconds, PATIENCE),
+        null_times=_choice(given, "timestampOutOfRange", "error", "null") == "null",
     )
 
 
@@ -155,6 +171,8 @@ def _settings(kafka: dict[str, str]) -> ClientSettings:
         raise ConfigError("the option kafka.bootstrap.servers is missing: set it to HOST:PORT of the cluster")
     heeded = {}
     for name, value in kafka.items():
+        if name in _REFUSED:
+            raise ConfigError(f"kafka.{name} cannot be set: {_REFUSED[name]}. Remove the option")
         if _TUNES_JAVA.fullmatch(name) and name != "default.api.timeout.ms":
             logger.warning("option kafka.%s tunes Kafka's Java consumer and is ignored", name)
         else:
@@ -162,7 +180,9 @@ def _settings(kafka: dict[str, str]) -> ClientSettings:
     return ClientSettings.from_config(heeded)
 
 
-def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[str, tuple[int, ...]] | None]:
+def _what(
+    given: Mapping[str, str],
+) -> tuple[tuple[str, ...], re.Pattern[str] | None, dict[str, tuple[int, ...]] | None]:
     named = [name for name in ("subscribe", "subscribePattern", "assign") if given.get(name, "").strip()]
     if len(named) != 1:
         what = f"{' and '.join(named)} are given" if named else "none is given"
@@ -171,11 +191,7 @@ def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[s
         topics = tuple(topic.strip() for topic in given["subscribe"].split(",") if topic.strip())
         return topics, None, None
     if named == ["subscribePattern"]:
-        try:
-            re.compile(given["subscribePattern"])
-        except re.error as error:
-            raise ConfigError(f"subscribePattern: {error}") from error
-        return (), given["subscribePattern"], None
+        return (), java_pattern.translate(given["subscribePattern"]), None
     assigned = _json(given["assign"], "assign")
     if not all(isinstance(partitions, list) for partitions in assigned.values()):
         raise ConfigError('assign must be JSON like {"topic": [0, 1]}')
@@ -183,28 +199,55 @@ def _what(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, dict[s
 
 
 def _offsets(given: Mapping[str, str], side: str, default: Offsets) -> Offsets:
-    """Parse where to start or end. Precedence as in Spark: timestamps by partition, one timestamp, offsets."""
-    strict = given.get("startingOffsetsByTimestampStrategy", "error").lower() != "latest" and side == "starting"
-    by_timestamp = given.get(f"{side}OffsetsByTimestamp")
-    if by_timestamp is not None:
-        return Offsets(timestamps=_by_partition(by_timestamp, f"{side}OffsetsByTimestamp"), strict=strict)
+    """Parse where to start or end. Precedence as in Spark: one timestamp, timestamps by partition, offsets."""
+    strategy = _choice(given, "startingOffsetsByTimestampStrategy", "error", "latest")
+    strict = side == "starting" and strategy == "error"
     timestamp = given.get(f"{side}Timestamp")
     if timestamp is not None:
         return Offsets(timestamp=whole(timestamp, f"{side}Timestamp"), strict=strict)
+    by_timestamp = given.get(f"{side}OffsetsByTimestamp")
+    if by_timestamp is not None:
+        return Offsets(timestamps=_by_partition(by_timestamp, f"{side}OffsetsByTimestamp"), strict=strict)
     text = given.get(f"{side}Offsets")
     if text is None:
         return default
-    if text.strip().lower() in ("earliest", "latest"):
-        return Offsets(EARLIEST if text.strip().lower() == "earliest" else LATEST)
-    return Offsets(by_partition=_by_partition(text, f"{side}Offsets"))
+    if text.strip().lower() in _WORDS:
+        return Offsets(_WORDS[text.strip().lower()])
+    found = _by_partition(text, f"{side}Offsets")
+    for topic, partitions in found.items():
+        for partition, at in partitions.items():
+            if at < min(_WORDS.values()):
+                raise ConfigError(f"{side}Offsets: {at} for {topic}-{partition}: expected an offset, -1 or -2")
+    return Offsets(by_partition=found)
+
+
+def _refuse_word(given: Offsets, name: str, at: int) -> None:
+    """Raise ConfigError if a batch starts at the latest offset, or ends at the earliest: it would read nothing."""
+    (word,) = (word for word, meaning in _WORDS.items() if meaning == at)
+    if given.end == at:
+        raise ConfigError(f"{name}={word} reads nothing in a batch: remove it, or give offsets in JSON")
+    for topic, partitions in (given.by_partition or {}).items():
+        for partition in (partition for partition, offset in partitions.items() if offset == at):
+            raise ConfigError(
+                f"{name}: {at} ({word}) for {topic}-{partition} reads nothing in a batch: give an offset, or leave the "
+                "partition out with assign"
+            )
 
 
 def _by_partition(text: str, name: str) -> dict[str, dict[int, int]]:
     found = _json(text, name)
     try:
-        return {topic: {int(p): int(at) for p, at in partitions.items()} for topic, partitions in found.items()}
+        return offsets.from_json(found)
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(f'{name} must be earliest, latest or JSON like {{"topic": {{"0": 23, "1": -2}}}}') from None
+
+
+def _choice(given: Mapping[str, str], name: str, *known: str) -> str:
+    """Return the chosen word, the first one if none is given."""
+    chosen = given.get(name, known[0]).strip().lower()
+    if chosen not in known:
+        raise ConfigError(f"{name}={given[name]!r}: expected {' or '.join(known)}")
+    return chosen
 
 
 def _json(text: str, name: str) -> dict[str, Any]:

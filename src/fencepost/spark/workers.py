@@ -1,17 +1,24 @@
-"""The Python that Spark's workers run.
+"""The Python that Spark's processes run.
 
-By default PySpark runs `python3` from the PATH. The workers of `.venv/bin/python job.py` would then run outside the
-virtual environment and not find this package.
+By default Spark runs `python3` from the PATH, for tasks and to look for formats such as "fencepost". With
+`.venv/bin/python job.py` that is another Python, which does not have this package. Spark has two settings: variables
+(PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON), which it reads when its JVM starts, and a field of the running SparkContext,
+which goes with every function that is sent to a worker. Where the user has chosen no other Python, both are set to
+`fencepost-python` (`early_connect.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
-from typing import TYPE_CHECKING
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.spark.columns import is_connect
+from fencepost.spark.early_connect import NAME
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -19,12 +26,66 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-WHAT_TO_SET = (
+_DRIVERS: Final = "PYSPARK_DRIVER_PYTHON"
+_EVERYWHERE: Final = "PYSPARK_PYTHON"
+
+WHAT_TO_SET: Final = (
     "set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that has fencepost on every machine: otherwise Spark's "
     "workers run python3 from their PATH"
 )
 _told: set[str] = set()
 """Applications that were already warned."""
+
+
+def command() -> str:
+    """Return what Spark is to run: `fencepost-python` where it is installed for this Python, else this Python."""
+    installed = Path(sysconfig.get_path("scripts"), NAME)
+    try:
+        with installed.open("rb") as script:
+            first = script.readline().decode().split()[0]
+        is_ours = os.path.samefile(first.removeprefix("#!"), sys.executable)  # several may share a folder of scripts
+    except (OSError, ValueError, IndexError):
+        return sys.executable
+    return str(installed) if is_ours else sys.executable
+
+
+def is_this_python(name: str) -> bool:
+    """Return whether a command, a path or a name on the PATH, is the Python of this process."""
+    found = shutil.which(name)
+    if found is None or os.path.dirname(found) != os.path.dirname(sys.executable):
+        return False  # the Pythons of all virtual environments are links to the same file
+    return os.path.basename(found) == NAME or os.path.samefile(found, sys.executable)
+
+
+def let_spark_find_formats() -> None:
+    """Let Spark look for formats in this Python, if it would run `python3` and that is another one. `import
+    fencepost.spark` calls this, so that `format("fencepost")` needs no `register`."""
+    if os.environ.get(_DRIVERS) or os.environ.get(_EVERYWHERE) or not sys.executable:
+        return
+    if is_this_python("python3"):
+        return
+    pyspark: Any = sys.modules.get("pyspark")
+    if "PYSPARK_GATEWAY_PORT" not in os.environ and (pyspark is None or pyspark.SparkContext._gateway is None):
+        os.environ[_DRIVERS] = command()
+        return
+    # The JVM runs already, and has read its variables.
+    try:
+        from pyspark.sql import SparkSession
+
+        from fencepost.spark.source import register
+
+        session = SparkSession.getActiveSession()
+        if session is None:
+            raise LookupError("there is no session yet")
+        register(session)
+    except Exception as error:  # noqa: BLE001 - an import must not fail for a format that the program may not use
+        logger.warning(
+            "Spark looks for formats in %s, which is not the Python of this program (%s). Before you use "
+            'format("fencepost"), call fencepost.spark.register(spark) [%s]',
+            shutil.which("python3") or "python3",
+            sys.executable,
+            str(error).partition("\n")[0],
+        )
 
 
 def is_local(context: SparkContext) -> bool:
@@ -43,17 +104,19 @@ def known_cores(context: SparkContext) -> int | None:
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Let the workers of a local master run this program's Python, unless the user has chosen one.
+    """Let the workers of a local master run this program's Python, unless the user has chosen another one.
 
     With other masters the Python of the workers' machines is unknown: log once what to set.
     """
     if is_connect(spark):
         return  # the Connect server starts the workers
-    if os.environ.get("PYSPARK_PYTHON") or spark.conf.get("spark.pyspark.python", None):
-        return
     context = spark.sparkContext
+    given = os.environ.get(_EVERYWHERE) and context.pythonExec
+    chosen = given or spark.conf.get("spark.pyspark.python", None)
+    if chosen and not is_this_python(chosen):
+        return
     if context.master.startswith("local") and sys.executable:
-        context.pythonExec = sys.executable
-    elif context.applicationId not in _told:
+        context.pythonExec = command()
+    elif not chosen and context.applicationId not in _told:
         _told.add(context.applicationId)
         logger.warning("%s", WHAT_TO_SET)

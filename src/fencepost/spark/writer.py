@@ -18,8 +18,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 from zlib import crc32
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
@@ -31,17 +32,18 @@ from fencepost.client.transactions import stage_topic
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.client.transactions.stage_topic import TOPIC_PREFIX
-from fencepost.client.transactions.targets import Target, describe
-from fencepost.core.micro_batch import UNKNOWN, ContentLost, Origin, Outcome, Poisoned
+from fencepost.client.transactions.targets import Target, as_dead_letters, describe
+from fencepost.core.micro_batch import UNKNOWN, ContentLost, Origin, Outcome, Poisoned, Progress, topics_text
 from fencepost.core.staging import Staged, ends_of, share_of
 from fencepost.errors import ConfigError, CorruptBatch, ErrorCode, FencepostError, ServerError, UnsupportedFormat
 from fencepost.kernel import CODECS
 from fencepost.spark import columns
+from fencepost.spark.digest import RowDigest, digest_text
 from fencepost.spark.freeze import Encoding, Manifest, encoded_batches
-from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash
+from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
 from fencepost.spark.shipping import Shipped
-from fencepost.spark.sink import report_of
+from fencepost.spark.sink import other_rows_text, report_of
 from fencepost.spark.stage import Carried, StageWriter, carried
 from fencepost.spark.writer_options import WriterOptions, imported, parse
 from fencepost.types import TopicPartition
@@ -91,6 +93,10 @@ class FrozenRows(WriterCommitMessage):  # type: ignore[misc]
     batch: int
     map_partition: int
     batches: tuple[Carried, ...]
+    topic_ids: Mapping[str, UUID | None] = field(default_factory=dict)
+    """The ids of the topics that the task knew."""
+    digest: tuple[int, int] | None = None
+    """The number of rows and their digest, if the query keeps state."""
 
 
 class _Writer(Shipped):
@@ -107,6 +113,7 @@ class _Writer(Shipped):
         if sink.topic is None and not sink.topics and "topic" not in self._columns:
             raise ConfigError("no target: give the writer the option `topic`, or the DataFrame a column `topic`")
         self._targets: dict[str, Target] | None = None
+        self._keeps_state = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Describe the targets when the writer is pickled: that is on the driver, before the tasks start."""
@@ -119,15 +126,20 @@ class _Writer(Shipped):
                 if target is not None:
                     targets[name] = target
             self._targets = targets
+            # By now Spark has planned the micro-batch, and written down where a query keeps its state.
+            checkpoint = None if self.writes_once else self.options.checkpoint
+            self._keeps_state = checkpoint is not None and checkpoint_keeps_state(checkpoint)
         return self.__dict__
 
     def _described(self, name: str) -> Target:
+        sink = self.options.sink
         with TopicAdmin(self.options.settings) as admin:
-            return patiently(
-                lambda: describe(admin, name, create=self.options.sink.create),
+            target = patiently(
+                lambda: describe(admin, name, create=sink.create),
                 f"sink {self.options.name}: looking at the target topics",
-                patience=self.options.sink.patience,
+                patience=sink.patience,
             )
+        return as_dead_letters(target) if name == sink.dead_letter else target
 
     def write(self, iterator: Iterator[Any]) -> FrozenRows:
         """Freeze the rows of one task."""
@@ -139,9 +151,13 @@ class _Writer(Shipped):
         batch = int(context.getLocalProperty(BATCH_ID) or _JOB_BATCH)
         where = context.partitionId()
         encoding = replace(self._encoding(), start=crc32((query or self.options.name).encode()) + batch)
-        frozen = encoded_batches(encoding, where, self._known(encoding, iterator))
+        digest = RowDigest() if self._keeps_state else None
+        frozen = encoded_batches(encoding, where, self._known(encoding, iterator), digest)
         limit = share_of(self.options.inline_bytes, where)
-        return FrozenRows(query, run, batch, where, carried(frozen, where, limit, lambda: self._stage(encoding)))
+        batches = carried(frozen, where, limit, lambda: self._stage(encoding))
+        ids = {topic: encoding.targets[topic].topic_id for topic in {each.where.topic for each in batches}}
+        summed = None if digest is None else (digest.count, digest.sum)
+        return FrozenRows(query, run, batch, where, batches, ids, summed)
 
     def _stage(self, encoding: Encoding) -> StageWriter:
         options = self.options
@@ -236,7 +252,7 @@ class _Writer(Shipped):
             on_step=None if on_step is None else lambda step: on_step(step, batch),
         )
         try:
-            work = _FrozenBatch(runner, messages)
+            work = _FrozenBatch(runner, messages, accept_recomputed=sink.accept_recomputed)
             outcome = runner.carry_out(work, query, batch, origin)
             work.clear_stage(for_good=self.writes_once)
         finally:
@@ -325,19 +341,45 @@ def _belonging(messages: Sequence[FrozenRows | None], batch: int) -> tuple[str, 
 class _FrozenBatch(MicroBatch):
     """The content came with the tasks' commit messages."""
 
-    def __init__(self, runner: Runner, messages: Sequence[FrozenRows | None]) -> None:
+    when_slow = "make micro-batches smaller (maxOffsetsPerTrigger), or the option transactionTimeout longer"
+    when_untimely = "write records with the time of writing (no keepTimestamps)"
+
+    def __init__(
+        self, runner: Runner, messages: Sequence[FrozenRows | None], *, accept_recomputed: bool = False
+    ) -> None:
         super().__init__(runner)
         self._messages = _complete(messages)
+        self._accept_recomputed = accept_recomputed
+        digests = [message.digest for message in self._messages if message.digest is not None]
+        self._digest = digest_text(digests) if len(digests) == len(self._messages) else ""
+        """Empty if it is not known whether the query keeps state."""
 
     def freeze(self, position: str) -> Manifest:
         by_target: dict[TopicPartition, list[Carried]] = {}
         for message in sorted(self._messages, key=lambda message: message.map_partition):
             for batch in message.batches:
                 by_target.setdefault(batch.where, []).append(batch)
+        ids = {topic: found for message in self._messages for topic, found in message.topic_ids.items()}
         return Manifest(
             {where: tuple(batch.entry for batch in found) for where, found in by_target.items()},
             {where: tuple(batch.content for batch in found) for where, found in by_target.items()},
+            digest=self._digest,
+            topics=topics_text(self.runner.cluster_id, ids),
         )
+
+    def other_rows(self, last: Progress) -> str:
+        if self._accept_recomputed:
+            return ""
+        if self._digest:
+            return other_rows_text(self.runner.name, last, self._digest, option="acceptRecomputed=true")
+        logger.warning(
+            "sink %s: batch %s is in the log and skipped, and it is not known whether it was recomputed with the same "
+            "rows, which a query that keeps state needs: give the checkpoint's place by "
+            'option("checkpointLocation", …), where the driver\'s Python can read it',
+            self.runner.name,
+            last.batch,
+        )
+        return ""
 
     def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
         stage = TOPIC_PREFIX + self.runner.name

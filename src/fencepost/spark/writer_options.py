@@ -175,6 +175,7 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "ifWritten": _if_written,
     "onReport": _named,
     "onStep": _named,
+    "acceptRecomputed": truth,
     "checkpointLocation": _text,  # Spark's own, as the two below
     "queryName": _text,
     "path": _text,
@@ -193,5 +194,6 @@ _FIELDS: Final = {
     "transactionTimeout": "transaction_timeout",
     "attempts": "attempts",
     "patience": "patience",
+    "acceptRecomputed": "accept_recomputed",
 }
 """Option → the field of SinkOptions that it sets."""

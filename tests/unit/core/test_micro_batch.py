@@ -14,6 +14,7 @@ from fencepost.core.micro_batch import (
     Announce,
     CalledTwice,
     Commit,
+    Compare,
     Fence,
     Freeze,
     Look,
@@ -30,6 +31,8 @@ from fencepost.core.micro_batch import (
     SinkStep,
     StepFailed,
     UnknownProgress,
+    topics_of,
+    topics_text,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
@@ -407,6 +410,76 @@ def test_a_record_without_measurements_is_read_and_has_none() -> None:
     assert (WRITTEN.rows, WRITTEN.freeze_ms) == (None, None)
 
 
+def test_a_record_without_topics_and_digest_is_read_and_not_compared() -> None:
+    """PIPE-4: a record of version 4 is skipped as before."""
+    fields = json.loads(WRITTEN.encode())
+    assert (fields.pop("topics"), fields.pop("digest")) == ("", "")
+    found = Progress.decode(json.dumps({**fields, "version": 4}).encode())
+    assert found == WRITTEN
+    assert first_call(found, HERE).runs == "r1 r2"
+
+
+def test_a_batch_that_is_in_the_log_is_compared_and_refused_or_written_if_adopted() -> None:
+    """PIPE-2, PIPE-4: its topic was recreated, or a query with state computes other rows."""
+    found = replace(WRITTEN, topics="c b=1", digest="d")
+    begin = [(Fence, identity(1)), (Look, found)]
+    with pytest.raises(SinkNameInUse, match=r"it differs\. adopt='other' does the same"):
+        expect(protocol().micro_batch("q", 5, now_ms=8, origin=HERE), *begin, (Compare, "it differs"))
+    for adopt in (True, "other"):
+        steps = protocol(adopt=adopt).micro_batch("q", 5, now_ms=8, origin=HERE)
+        said = expect(steps, *begin, (Compare, "it differs"), (Announce, StepFailed(OSError())))
+        assert (said.progress.batch, said.progress.digest) == (4, "")
+        steps.send(identity(1))
+        steps.send(identity(2))
+        again: Any = steps.send(found)  # the announcement is not there: the same again, without comparing anew
+        assert again.progress == said.progress
+    steps = protocol().micro_batch("q", 5, now_ms=8, origin=HERE)
+    said = expect(steps, *begin, (Compare, ""), (Announce, None)).progress
+    assert (said.runs, said.topics, said.digest) == ("r1 r2", "c b=1", "d")
+    assert expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said)).skipped
+
+
+def test_a_sink_that_is_started_again_compares_a_batch_of_its_own() -> None:
+    sink, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.close()
+    mine = replace(record, batch=5, runs="r1", offsets="o1", targets="b", digest="d")
+    steps = sink.micro_batch("q", 5, now_ms=9, origin=HERE)
+    with pytest.raises(SinkNameInUse, match="it differs"):
+        expect(steps, (Peek, identity(2)), (Fence, identity(3)), (Look, mine), (Compare, "it differs"))
+
+
+class Manifest:
+    topics, digest = "c b=1", "d"
+
+
+def test_the_record_of_a_batch_has_the_topics_and_the_digest_of_its_manifest() -> None:
+    _, steps, record = announced(OTHER)
+    steps.send(record)
+    steps.send(Manifest())
+    commit: Any = steps.send(None)
+    assert (commit.progress.topics, commit.progress.digest) == ("c b=1", "d")
+
+
+def test_a_jump_in_numbers_is_refused_or_told() -> None:
+    """PIPE-4: batches 5 and 6 are not in the log."""
+    script = [(Fence, identity(1)), (Look, OTHER)]
+    every = protocol(every_batch=True).micro_batch("q", 7, now_ms=8)
+    with pytest.raises(SinkNameInUse, match=r"batch 4 of query q last; this is batch 7"):
+        expect(every, *script)
+    some = protocol().micro_batch("q", 7, now_ms=8)
+    said = expect(some, *script, (Announce, None)).progress
+    rest = [(Peek, identity(1)), (Fence, identity(2)), (Look, said), (Freeze, "m"), (Publish, None), (Commit, None)]
+    assert expect_rest(some, *rest).missing == 2
+
+
+def test_topics_survive_their_text_and_one_without_an_id_is_left_out() -> None:
+    assert topics_of(topics_text("c", {"b": 2, "a": 1, "old": None})) == ("c", {"a": "1", "b": "2"})
+    assert topics_text("c", {"old": None}) == ""
+    assert topics_of("") == ("", {})
+    assert topics_of("c odd a=1") == ("c", {"a": "1"})
+
+
 def test_a_restart_keeps_the_measurements_of_the_last_batch() -> None:
     found = replace(WRITTEN, rows=5, fence_ms=1, look_ms=2, freeze_ms=3, publish_ms=4, previous_commit_ms=6)
     said = first_call(found, HERE)
@@ -416,7 +489,7 @@ def test_a_restart_keeps_the_measurements_of_the_last_batch() -> None:
 
 def test_a_progress_record_survives_its_encoding_and_foreign_ones_are_refused() -> None:
     assert Progress.decode(WRITTEN.encode()) == WRITTEN
-    for strange in (b"", b"[]", b"{}", b'{"version": 4}', b'{"version": 5}', b'{"version": 1, "odd": 1}'):
+    for strange in (b"", b"[]", b"{}", b'{"version": 4}', b'{"version": 6}', b'{"version": 1, "odd": 1}'):
         with pytest.raises(UnknownProgress):
             Progress.decode(strange)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from fencepost.client.read.ranges import Range
 from fencepost.client.read.scan import FetchedBatch
+from fencepost.errors import FencepostError
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import arrow
 
@@ -17,6 +19,33 @@ def fetched(records: int, base_offset: int = 0) -> FetchedBatch:
         [(b"k", b"%d" % n, 1_000 + n, [("h", b"%d" % n)]) for n in range(records)], base_offset=base_offset
     )
     return FetchedBatch(read_header(batch), memoryview(batch))
+
+
+LARGEST = 2**63 - 1
+
+
+def timed(*times: int) -> FetchedBatch:
+    batch = encode_batch([(None, b"v", time, []) for time in times], base_offset=7)
+    return FetchedBatch(read_header(batch), memoryview(batch))
+
+
+@pytest.mark.parametrize("time", [LARGEST, LARGEST // 1000 + 1, -LARGEST // 1000 - 1])
+def test_a_time_that_sparks_timestamps_cannot_hold_is_named_or_read_as_null(time: int) -> None:
+    """PIPE-1: the record is not lost, and the others keep their times."""
+    wanted, columns, batches = Range("t", 3, 0, 99), ("offset", "timestamp"), [[timed(1_000, time, 2_000)]]
+    with pytest.raises(FencepostError, match=rf"t-3: the record at offset 8 has the time {time} ms.*OutOfRange=null"):
+        list(arrow.rows(wanted, batches, columns))
+    (found,) = arrow.rows(wanted, batches, columns, null_times=True)
+    assert found.schema == arrow.arrow_schema(columns)
+    micros = found.column("timestamp").cast(pa.int64()).to_pylist()
+    assert list(zip(found.column("offset").to_pylist(), micros, strict=True)) == [(7, 10**6), (8, None), (9, 2 * 10**6)]
+    (untimed,) = arrow.rows(wanted, batches, ("value",))
+    assert untimed.num_rows == 3
+
+
+def test_the_latest_time_that_fits_is_read() -> None:
+    (found,) = arrow.rows(Range("t", 3, 0, 99), [[timed(LARGEST // 1000)]], ("timestamp",))
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [LARGEST // 1000 * 1000]
 
 
 def test_all_columns_are_those_of_sparks_kafka_source() -> None:

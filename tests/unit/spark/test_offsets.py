@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.client.read.ranges import DataLost, Range
+from fencepost.errors import ConfigError
 from fencepost.spark import offsets
 
 pytestmark = pytest.mark.unit
@@ -19,6 +20,16 @@ positions = st.dictionaries(
 def test_the_form_in_checkpoints_is_sparks() -> None:
     assert offsets.to_json({"b": {1: 2, 0: 1}, "a": {}}) == {"a": {}, "b": {"0": 1, "1": 2}}
     assert offsets.from_json({"b": {"0": 1}}) == {"b": {0: 1}}
+
+
+def test_notes_in_checkpoints_name_the_topic_and_where_new_partitions_begin() -> None:
+    stored = offsets.to_json({"a": {0: 9, 1: 4}, "b": {0: 7}}, {"a": "x/one", "c": "x/three"}, {"a": {1: 2}})
+    assert stored == {"a": {"0": 9, "1": 4, "id": "x/one", "began": {"1": 2}}, "b": {"0": 7}}
+    assert offsets.from_json(stored) == {"a": {0: 9, 1: 4}, "b": {0: 7}}
+    assert (offsets.ids(stored), offsets.began(stored)) == ({"a": "x/one"}, {"a": {1: 2}})
+    assert offsets.recreated(stored, {"a": "x/two", "b": "x/new"}) == {"a": "x/one"}
+    assert offsets.recreated(stored, {"a": "x/one"}) == offsets.recreated(stored, {}) == {}
+    assert offsets.recreated(stored, {"a": "y/two"}) == {}  # moved to another cluster, with its offsets
 
 
 @given(start=positions, more=positions, most=st.integers(1, 500))
@@ -76,6 +87,21 @@ def test_large_partitions_are_cut_until_there_are_enough_tasks() -> None:
     found = offsets.ranges({}, {"a": {0: 900, 1: 100}}, at_least=10)
     assert len(found) == 10
     assert found[0] == Range("a", 0, 0, 100)
+
+
+def test_a_task_has_no_more_records_than_it_may() -> None:
+    """First by the most records of a task, then by the number of tasks, as Spark documents it."""
+    stop = {"a": {0: 10, 1: 2}}
+    sizes = [r.stop - r.start for r in offsets.ranges({}, stop, at_most=3)]
+    assert sizes == [2, 3, 2, 3, 2]
+    assert offsets.ranges({}, stop, at_most=3, at_least=4) == offsets.ranges({}, stop, at_most=3)
+    assert len(offsets.ranges({}, stop, at_most=3, at_least=8)) >= 8
+
+
+def test_a_batch_that_would_start_behind_its_end_is_an_error() -> None:
+    offsets.check_order({"a": {0: 5}, "b": {0: 1}}, {"a": {0: 5}})
+    with pytest.raises(ConfigError, match="start at offset 6 of a-0, behind its end 5"):
+        offsets.check_order({"a": {0: 6}}, {"a": {0: 5}})
 
 
 def test_lost_data_is_told_apart() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from fencepost.spark.origin import hash_of
+from fencepost.spark.origin import checkpoint_hash, hash_of
 
 pytestmark = pytest.mark.unit
 
@@ -46,3 +47,17 @@ def test_a_batch_of_files_is_known_by_the_time_it_was_planned(source: str) -> No
     begin = entry('{"logOffset":0}')
     assert hash_of(begin, entry(source)) == hash_of(begin, entry(source))
     assert hash_of(begin, entry(source)) != hash_of(begin, entry(source, planned=2))
+
+
+@pytest.mark.parametrize(("scheme", "advice"), [("", "fs.defaultFS"), ("file://", "reach it")])
+def test_a_checkpoint_that_cannot_be_read_is_warned_of_once(
+    scheme: str, advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PIPE-4: a checkpoint restored from a backup is not noticed then. Spark resolves a path without a scheme by
+    fs.defaultFS, and this process cannot."""
+    checkpoint = f"{scheme}{tmp_path}/elsewhere"
+    assert [checkpoint_hash(checkpoint, batch) for batch in (3, 4)] == ["", ""]
+    (warning,) = (record for record in caplog.records if record.levelname == "WARNING")
+    assert checkpoint in warning.getMessage()
+    assert "restored from a backup is not noticed" in warning.getMessage()
+    assert advice in warning.getMessage()

@@ -31,10 +31,32 @@ def test_offsets_come_as_words_json_and_times() -> None:
     by_partition = options(subscribe="a", startingOffsets='{"a": {"0": 23, "1": -2}}').starting
     assert by_partition.by_partition == {"a": {0: 23, 1: -2}}
     assert options(subscribe="a", startingTimestamp="5").starting == Offsets(timestamp=5)
-    by_time = options(subscribe="a", startingOffsetsByTimestamp='{"a": {"0": 5}}', startingOffsets="latest").starting
-    assert by_time.timestamps == {"a": {0: 5}}
     loose = options(subscribe="a", startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").starting
     assert not loose.strict
+
+
+def test_one_time_comes_before_times_by_partition_before_offsets() -> None:
+    """PIPE-1: in this order, as Spark's documentation says."""
+    for side in ("starting", "ending"):
+        given = {
+            f"{side}Timestamp": "5",
+            f"{side}OffsetsByTimestamp": '{"a": {"0": 6}}',
+            f"{side}Offsets": '{"a": {"0": 7}}',
+        }
+        strict = side == "starting"
+        for wanted in (
+            Offsets(timestamp=5, strict=strict),
+            Offsets(timestamps={"a": {0: 6}}, strict=strict),
+            Offsets(by_partition={"a": {0: 7}}),
+        ):
+            parsed = options(False, subscribe="a", **given)
+            assert (parsed.starting if strict else parsed.ending) == wanted
+            del given[next(iter(given))]
+
+
+def test_offsets_may_be_copied_from_a_checkpoint() -> None:
+    stored = '{"a": {"0": 23, "1": 9, "id": "6f1d", "began": {"1": 4}}}'
+    assert options(subscribe="a", startingOffsets=stored).starting.by_partition == {"a": {0: 23, 1: 9}}
 
 
 def test_limits_and_switches() -> None:
@@ -44,12 +66,15 @@ def test_limits_and_switches() -> None:
         minOffsetsPerTrigger="3",
         maxTriggerDelay="2m",
         minPartitions="4",
+        maxRecordsPerPartition="9",
+        timestampOutOfRange="null",
         failOnDataLoss="false",
         includeHeaders="true",
         isolation="read_uncommitted",
     )
     assert (given.max_offsets, given.min_offsets, given.max_delay, given.min_partitions) == (7, 3, 120, 4)
     assert (given.fail_on_data_loss, given.headers, given.committed) == (False, True, False)
+    assert (given.max_records, given.null_times, options(subscribe="a").null_times) == (9, True, False)
     assert not parse(
         {**SERVERS, "subscribe": "a", "kafka.isolation.level": "read_uncommitted"}, streaming=True
     ).committed
@@ -57,7 +82,7 @@ def test_limits_and_switches() -> None:
 
 def test_one_partition_can_be_assigned_and_topics_chosen_by_pattern() -> None:
     assert options(assign='{"a": [0, 2]}').assigned == {"a": (0, 2)}
-    assert options(subscribePattern="a.*").pattern == "a.*"
+    assert options(subscribePattern=r"\Qa.\E").pattern.search("a.b")
 
 
 def test_client_settings_are_applied_and_java_consumer_settings_are_ignored() -> None:
@@ -84,6 +109,21 @@ def test_client_settings_are_applied_and_java_consumer_settings_are_ignored() ->
         (True, {"subscribe": "a", "isolation": "none"}, "read_committed or read_uncommitted"),
         (True, {"subscribe": "a", "maxTriggerDelay": "soon"}, "a duration like 15m"),
         (True, {"subscribePattern": "("}, "subscribePattern"),
+        (True, {"subscribePattern": "[a&&b]"}, "cannot translate it to Python"),
+        (
+            False,
+            {"subscribe": "a", "startingOffsets": '{"a": {"0": 3, "1": -1}}'},
+            r"-1 \(latest\) for a-1 reads nothing",
+        ),
+        (False, {"subscribe": "a", "endingOffsets": '{"a": {"0": -2}}'}, r"-2 \(earliest\) for a-0 reads nothing"),
+        (True, {"subscribe": "a", "startingOffsets": '{"a": {"0": -3}}'}, "-3 for a-0: expected an offset, -1 or -2"),
+        (True, {"subscribe": "a", "startingOffsetsByTimestampStrategy": "lates"}, "'lates': expected error or latest"),
+        (True, {"subscribe": "a", "maxRecordsPerPartition": "0"}, "expected 1 or more"),
+        (True, {"subscribe": "a", "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "3"}, "is more than"),
+        (True, {"subscribe": "a", "timestampOutOfRange": "skip"}, "expected error or null"),
+        (True, {"subscribe": "a", "kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos .GSSAPI. is not supported"),
+        (True, {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "cannot be set: use startingOffsets"),
+        (True, {"subscribe": "a", "kafka.enable.auto.commit": "true"}, "cannot be set: the position is in"),
         (True, {"assign": '{"a": 0}'}, "assign must be JSON like"),
     ],
 )

@@ -37,11 +37,12 @@ from fencepost.client.transactions.shared_writer import (
     SharedTransaction,
     replicated_sequences,
 )
-from fencepost.client.transactions.targets import refuse_absent
+from fencepost.client.transactions.targets import lost_topics, refuse_absent
 from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
     Commit,
+    Compare,
     ContentLost,
     Fence,
     Freeze,
@@ -56,6 +57,7 @@ from fencepost.core.micro_batch import (
     SinkProtocol,
     SinkStep,
     StepFailed,
+    topics_of,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.core.steps import carry_out
@@ -84,6 +86,10 @@ _FINAL: Final = frozenset(
     }
 )
 """Errors that another attempt would only get again."""
+
+
+_GIVEN_UP: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
+"""What a server answers for a transaction that it has given up."""
 
 
 def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
@@ -125,7 +131,10 @@ class Runner:
         self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
-        self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts, look_first=bool(run))
+        self._protocol = SinkProtocol(
+            name, who, adopt=adopt, attempts=attempts, look_first=bool(run), every_batch=bool(run)
+        )
+        self._cluster_id: str | None = None
         self.last_commit_ms: int | None = None
         """Time of the last commit, for the record of the next batch."""
         self._ready = False
@@ -160,6 +169,13 @@ class Runner:
     def close(self) -> None:
         _close(self.routes, self.admin)
 
+    @property
+    def cluster_id(self) -> str:
+        """The id of the target's cluster."""
+        if self._cluster_id is None:
+            self._cluster_id = self.patiently(lambda: self.admin.cluster().cluster_id, "asking for the cluster's id")
+        return self._cluster_id
+
     def _prepare(self) -> None:
         if self._ready:
             return
@@ -178,7 +194,11 @@ def _close(routes: Routes, admin: TopicAdmin) -> None:
 
 
 class MicroBatch:
-    """Carries out the steps of one micro-batch; subclasses know its content."""
+    """Carries out the steps of one micro-batch; subclasses know its content, and what users can do about an error."""
+
+    when_slow = "make micro-batches smaller (maxOffsetsPerTrigger), or transaction_timeout longer"
+    when_untimely = "write records with the time of writing (a sink without keep_timestamps)"
+    when_absent = "started again, the query writes it to the topic as it is then"
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -187,6 +207,7 @@ class MicroBatch:
         """The identity whose transaction may be open."""
         self._fenced = False
         self._manifest: Any = None
+        self._difference: str | None = None
         self.took: dict[str, float] = {}
 
     # -- what subclasses say ----------------------------------------------------------------------------------
@@ -200,6 +221,11 @@ class MicroBatch:
     def records(self, manifest: Any) -> Mapping[TopicPartition, int]:
         """Return the number of records that each target partition must have at the end."""
         raise NotImplementedError
+
+    def other_rows(self, last: Progress) -> str:
+        """Say how the rows of the batch differ from those that `last.digest` is of; empty if they do not, or if the
+        batch may be skipped in spite of it."""
+        return ""
 
     def is_unwanted(self) -> bool:
         """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
@@ -233,6 +259,10 @@ class MicroBatch:
                 return runner.patiently(
                     lambda: runner.progress.last(settled=fenced), "looking what is in the log already"
                 )
+            case Compare(last=last):
+                if self._difference is None:  # rows are recomputed once
+                    self._difference = self._lost_topics(last) or (self.other_rows(last) if last.digest else "")
+                return self._difference
             case Freeze(fresh=fresh, position=position):
                 return self._freeze(fresh, position)
             case Announce(identity=identity, progress=progress):
@@ -254,29 +284,39 @@ class MicroBatch:
             if final or self.is_unwanted():
                 raise
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self.runner.patiently(lambda: refuse_absent(self.runner.admin, targets), "looking at the target topics")
+                self.runner.patiently(
+                    lambda: refuse_absent(self.runner.admin, targets, self.when_absent), "looking at the target topics"
+                )
             thaw = isinstance(error, Poisoned) or error.code is ErrorCode.INVALID_TIMESTAMP
             raise StepFailed(self._explained(error), thaw=thaw) from error
         except Exception as error:  # from a Spark job: executors lost, a worker killed, a stage aborted
             if self.is_unwanted():
                 raise
-            raise StepFailed(error, thaw=True) from error
+            # The error of a task is in its text.
+            code = next((code for code in _GIVEN_UP if code.name in str(error)), None)
+            raise StepFailed(error if code is None else self._too_slow(code) or error, thaw=True) from error
 
-    def _explained(self, error: FencepostError) -> FencepostError:
+    def _too_slow(self, code: ErrorCode) -> FencepostError | None:
+        """Return an error that explains the code, if the server gave the transaction up because it took too long."""
         took = (self.took.get("publish", 0.0) + self.took.get("commit", 0.0)) / 1000
         timeout = self.runner.transaction_timeout
-        if error.code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED) and took >= timeout:
-            return ServerError(
-                error.code,
-                f"publishing took longer than transaction_timeout={timeout:g} s, and the server gave it up: "
-                "make micro-batches smaller (maxOffsetsPerTrigger), or the timeout longer",
-            )
+        if code not in _GIVEN_UP or took < timeout:
+            return None
+        return ServerError(
+            code,
+            f"publishing took longer than {timeout:g} s, the timeout of its transaction, and the server gave it up: "
+            f"{self.when_slow}",
+        )
+
+    def _explained(self, error: FencepostError) -> FencepostError:
+        if (slow := self._too_slow(error.code)) is not None:
+            return slow
         if error.code is ErrorCode.INVALID_TIMESTAMP:
             return ServerError(
                 error.code,
                 f"{error.reason}: a record's time is further from the server's clock than the topic allows "
-                "(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Raise the limit, or write records "
-                "with the time of writing (a sink without keep_timestamps)",
+                f"(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Raise the limit, or "
+                f"{self.when_untimely}",
             )
         return error
 
@@ -284,6 +324,20 @@ class MicroBatch:
         if fresh or self._manifest is None:
             self._manifest = self.freeze(position)
         return self._manifest
+
+    def _lost_topics(self, last: Progress) -> str:
+        cluster, topics = topics_of(last.topics)
+        # In another cluster, to which topics and progress were moved, the topics have other ids.
+        if not topics or cluster != self.runner.cluster_id:
+            return ""
+        lost = self.runner.patiently(lambda: lost_topics(self.runner.admin, topics), "looking at the target topics")
+        if not lost:
+            return ""
+        return (
+            f"sink {self.runner.name!r} has already written batch {last.batch} of query {last.query}, but since then "
+            f"the topic {lost}: skipping the batch would lose it. adopt=True writes it to the topics as they are now. "
+            "The batches before it are gone with the old topic"
+        )
 
     def _announce(self, identity: Identity, progress: Progress) -> None:
         self._begin(identity, [])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from fencepost.client.cluster.config_names import CLIENT_NAMES, PRODUCER_NAMES
 from fencepost.client.cluster.settings import ClientSettings
@@ -78,12 +79,14 @@ class Target:
     """It rejects records without a key."""
     times: TimeLimits | None = None
     """None: the server writes its own time into records (LogAppendTime)."""
+    topic_id: UUID | None = None
+    """Tells whether it was recreated since; None if the server has no ids."""
 
 
 def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Target:
     """Describe a target topic. With `create`, create it with so many partitions if it does not exist."""
     try:
-        partitions = len(admin.describe_topic(topic).partitions)
+        found = admin.describe_topic(topic)
     except ServerError as error:
         if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise
@@ -93,7 +96,7 @@ def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Tar
                 "create=PARTITIONS lets the sink do it"
             ) from error
         create_lasting_topic(admin, topic, create)
-        partitions = len(admin.describe_topic(topic).partitions)
+        found = admin.describe_topic(topic)
     configs = _configs(admin, topic)
     if guard := configs.get(_GUARD):
         raise ServerError(
@@ -105,14 +108,36 @@ def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Tar
         )
     max_bytes = int(configs.get("max.message.bytes") or _DEFAULT_MAX_BYTES)
     compacted = "compact" in (configs.get("cleanup.policy") or "")
-    return Target(topic, partitions, max_bytes, compacted, TimeLimits.of(configs))
+    return Target(topic, len(found.partitions), max_bytes, compacted, TimeLimits.of(configs), found.topic_id)
 
 
-def describe_all(admin: TopicAdmin, topics: Iterable[str], *, create: int | None = None) -> dict[str, Target]:
-    return {topic: describe(admin, topic, create=create) for topic in topics}
+def as_dead_letters(target: Target) -> Target:
+    """Return the topic, unless it would lose dead letters."""
+    if target.compacted:
+        raise ConfigError(
+            f"the dead-letter topic {target.topic!r} is compacted: it rejects rows without a key, and keeps only the "
+            "last one of each key. Use a topic with cleanup.policy=delete"
+        )
+    return target
 
 
-def refuse_absent(admin: TopicAdmin, targets: Iterable[TopicPartition]) -> None:
+def lost_topics(admin: TopicAdmin, written: Mapping[str, str]) -> str:
+    """Say which of these topics (name → id) are no longer the same; empty if all are."""
+    said = []
+    for topic, known in written.items():
+        try:
+            now = admin.describe_topic(topic).topic_id
+        except ServerError as error:
+            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            said.append(f"{topic!r} was deleted")
+        else:
+            if now is not None and str(now) != known:
+                said.append(f"{topic!r} was deleted and recreated")
+    return ", ".join(said)
+
+
+def refuse_absent(admin: TopicAdmin, targets: Iterable[TopicPartition], remedy: str) -> None:
     """Raise if one of these partitions no longer exists: the topic was deleted, or recreated with fewer."""
     highest: dict[str, int] = {}
     for topic, partition in targets:
@@ -129,8 +154,7 @@ def refuse_absent(admin: TopicAdmin, targets: Iterable[TopicPartition]) -> None:
             raise ServerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"a row goes to partition {partition} of the target topic {topic!r}, which {now}. Was it deleted or "
-                "recreated while the micro-batch was written? Nothing of the batch is committed; started again, the "
-                "query writes it to the topic as it is then",
+                f"recreated while the micro-batch was written? Nothing of the batch is committed; {remedy}",
             )
 
 

@@ -1,9 +1,10 @@
-"""Spark's daemon of Python workers, which imports what they need before it forks them.
+"""Spark's daemon of Python workers, which imports what the workers need before it forks them.
 
-    python -m tests.workers.spark_daemon pyspark.worker
+    spark.python.daemon.module=fencepost.spark.daemon
 
-Each worker that `pyspark.daemon` forks imports fencepost, pandas and pyarrow by itself, and after each task it collects
-garbage among all that was imported: two seconds of CPU time in each of the four workers of a small job.
+Each worker that Spark's own daemon forks imports fencepost, pandas and pyarrow by itself, and after each task it
+collects garbage among all that was imported: two seconds of CPU time in each of the four workers of a small job.
+Spark runs `python -m fencepost.spark.daemon pyspark.worker`, on every executor: fencepost must be installed there.
 """
 
 from __future__ import annotations
