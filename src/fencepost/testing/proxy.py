@@ -41,6 +41,8 @@ class Proxy:
         self._listeners: dict[Address, tuple[asyncio.Server, Address]] = {}
         self._lines: set[ProxiedConnection] = set()
         self._refusing = False
+        self._is_audible = asyncio.Event()
+        self._is_audible.set()
         self._scripts: defaultdict[int, deque[Script]] = defaultdict(deque)
         self.choose: Callable[[int], Script] = lambda key: Fate.ANSWER
         """The fate of a request by its API key, unless `next` has set one."""
@@ -73,6 +75,11 @@ class Proxy:
     def refuse(self, refusing: bool = True) -> None:
         """Close new connections at once, until called with False."""
         self._refusing = refusing
+
+    def silence(self, silent: bool = True) -> None:
+        """Carry nothing in either direction, not even the end of a connection, as if a cable were unplugged. With
+        False, close the connections of that time and carry again."""
+        self._call(self._silence(silent))
 
     # --- in the loop ---
 
@@ -118,6 +125,21 @@ class Proxy:
         for line in list(self._lines):
             line.end()
 
+    async def _silence(self, silent: bool) -> None:
+        if silent:
+            self._is_audible.clear()
+        elif not self._is_audible.is_set():
+            await self._cut()
+            self._is_audible.set()
+
+    @property
+    def is_silent(self) -> bool:
+        return not self._is_audible.is_set()
+
+    async def audible(self) -> None:
+        """Wait for the end of the silence."""
+        await self._is_audible.wait()
+
     async def _close(self) -> None:
         self._refusing = True
         await self._cut()
@@ -154,13 +176,17 @@ class ProxiedConnection:
     def __init__(self, proxy: Proxy, client: Ends, broker: Ends) -> None:
         self._proxy = proxy
         self._client = client
+        self._is_cut = asyncio.Event()
         self._broker = broker
         self._asked: deque[tuple[int, int, Script, bool]] = deque()  # key, version, fate, is the response surplus
 
     async def carry(self) -> None:
-        tasks = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers())]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._requests()), asyncio.create_task(self._answers())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._proxy.is_silent and not self._is_cut.is_set():
+                tasks += [asyncio.create_task(self._proxy.audible()), asyncio.create_task(self._is_cut.wait())]
+                await asyncio.wait(tasks[2:], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.end()
             for task in tasks:
@@ -168,6 +194,7 @@ class ProxiedConnection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def end(self) -> None:
+        self._is_cut.set()
         for _, writer in (self._client, self._broker):
             writer.transport.abort()
 
@@ -175,6 +202,8 @@ class ProxiedConnection:
         with contextlib.suppress(asyncio.IncompleteReadError, OSError):
             while True:
                 frame = await _read(self._client[0])
+                if self._proxy.is_silent:
+                    continue
                 head = read_request_head(frame)
                 script = self._proxy.script_for(head.key)
                 if script is Fate.LOSE:
@@ -192,6 +221,8 @@ class ProxiedConnection:
             while True:
                 frame = await _read(self._broker[0])
                 key, version, script, unasked = self._asked.popleft()
+                if self._proxy.is_silent:
+                    continue
                 if script is Fate.CUT:
                     return
                 if script is Fate.SWALLOW or unasked:

@@ -12,6 +12,9 @@ longer than the connection's login; then the connection logs in again, and the c
 Before a claim goes a Metadata request for the topics that it names, so that the partitions are known when the owner
 sends its first record: a claim that waits is often granted when every millisecond counts.
 
+With a session the ownership is a lease (`core/own/lease.py`). Every answer on the connection renews it, a heartbeat at
+the latest. When it ends, so does the connection.
+
 It has no thread of its own: the send thread, or the reader's caller, drives `turn`.
 """
 
@@ -24,16 +27,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.connection import BrokerConnection, ignore_answer
 from fencepost.client.cluster.metadata import Metadata, question
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest, granted_by, own_fields
+from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import partition_named
 from fencepost.wire.apis import Key
 
-_BEATS_PER_SESSION: Final = 4
 _BEAT_WITHOUT_SESSION: Final = 30.0
 """Seconds. A server closes connections that are idle for minutes, and an owner's must not be one of them."""
 
@@ -77,12 +80,14 @@ class Tenure:
         clock: Clock,
         request_timeout: float,
         on_fenced: Callable[[Fenced, Mapping[tuple[str, str], OwnedResource]], None],
+        lease: Lease,
     ) -> None:
         self._brokers = brokers
         self._metadata = metadata
         self._clock = clock
         self._request_timeout = request_timeout
         self._on_fenced = on_fenced
+        self.lease = lease
         self.connection: BrokerConnection | None = None
         """The only connection, from the first claim until everything is released."""
         self.held: dict[tuple[str, str], OwnedResource] = {}
@@ -90,7 +95,6 @@ class Tenure:
         self.fenced: Fenced | None = None
         self._to_send: deque[PendingClaim] = deque()
         self._under_way: dict[PendingClaim, None] = {}
-        self._session = 0.0
         self._next_beat = float("inf")
 
     # --- called by the producer or reader ---
@@ -108,10 +112,11 @@ class Tenure:
 
     def ask(self, pending: PendingClaim) -> PendingClaim:
         """Send a claim or a release in the next turn. Raise if it cannot be."""
-        if pending.fields["wait_ms"] and self._session:
+        if pending.fields["wait_ms"] and (self.lease.session or (pending.session and self.held)):
+            # Behind a claim that waits no heartbeat is answered, and the session may begin before the answer comes.
             raise FencepostError("an owner with a session cannot wait for more over the same connection")
         if self.fenced is not None:
-            raise self.fenced
+            raise self.fenced.fresh()
         self._to_send.append(pending)
         return pending
 
@@ -142,7 +147,7 @@ class Tenure:
     def ready(self) -> BrokerConnection:
         """Return the owner's connection for requests that must go over it. Raise if it is not usable."""
         if self.fenced is not None:
-            raise self.fenced
+            raise self.fenced.fresh()
         if self.connection is None or not self.connection.is_ready or self._brokers.held_back:
             raise Unreachable("the owner's connection is not ready")
         return self.connection
@@ -150,7 +155,10 @@ class Tenure:
     # --- called by the thread that drives the connection ---
 
     def turn(self, now: float) -> float:
-        """Send pending claims and heartbeats. Return when the next heartbeat is due."""
+        """Send pending claims and heartbeats, and end a lease that is over. Return when to look again."""
+        if self.held and self.connection is not None and self.lease.is_over(now):
+            self.connection.close(Unreachable("no heartbeat was answered in time"))
+            return float("inf")
         self._brokers.stays_alone = bool(self._to_send) or self.connection is not None
         if self._brokers.stays_alone and not self._brokers.close_sides():
             return self._next_beat  # what was sent aside must not arrive after the claim, or after the next owner's
@@ -161,7 +169,7 @@ class Tenure:
             self._send(connection, self._to_send.popleft())
         if now >= self._next_beat:
             self._beat(now)
-        return self._next_beat
+        return min(self._next_beat, self.lease.end)
 
     def lost(self, connection: BrokerConnection, error: FencepostError) -> None:
         """React to the end of a connection, after its requests in flight have failed."""
@@ -172,18 +180,24 @@ class Tenure:
         if not self.held:
             self._let_go()
             return
+        self.fenced = self._cause(error)
+        held, self.held = self.held, {}
+        while self._to_send:
+            self._to_send.popleft().fail(self.fenced)
+        self._on_fenced(self.fenced, held)
+
+    def _cause(self, error: FencepostError) -> Fenced:
+        if self.lease.is_over(self._clock.monotonic()):
+            return lease_over((name for _, name in self.held), self.lease.session)
         names = ", ".join(name for _, name in list(self.held)[:3]) + (", …" if len(self.held) > 3 else "")
-        silent = f"; or it was silent for longer than its session of {self._session:g} s" if self._session else ""
-        self.fenced = Fenced(
+        session = self.lease.session
+        silent = f"; or it was silent for longer than its session of {session:g} s" if session else ""
+        return Fenced(
             f"{names}: somebody else has taken over, or will, since the connection that owned it has ended ({error})"
             + silent,
             persisted="no",  # of records sent from now on; each earlier ticket has its own answer
             code=ErrorCode.PRODUCER_FENCED,
         )
-        held, self.held = self.held, {}
-        while self._to_send:
-            self._to_send.popleft().fail(self.fenced)
-        self._on_fenced(self.fenced, held)
 
     # --- the requests ---
 
@@ -217,9 +231,11 @@ class Tenure:
                 else:
                     pending.fail(error)
             except FencepostError as error:
+                if pending.session and self.held and not self._under_way:
+                    self.lease.refuse(now, before)
                 pending.fail(error)
             else:
-                self._granted(pending, rows)
+                self._granted(pending, rows, now)
             self._let_go_if_free()
 
         def lost(error: FencepostError, left: bool) -> None:
@@ -233,6 +249,10 @@ class Tenure:
         wait = min(left, connection.session_ends - now) if pending.wait else 0.0
         fields = pending.fields if wait >= left else {**pending.fields, "wait_ms": max(1, int(wait * 1000))}
         self.connection = connection
+        connection.on_answer = self.lease.renew
+        before = self.lease.session
+        if self.held:
+            self.lease.ask(now, pending.session)
         self._brokers.keep_to(connection)
         self._look_ahead(connection, pending)
         self._brokers.held_back = pending.wait > 0
@@ -251,18 +271,41 @@ class Tenure:
 
         connection.ask(Key.METADATA, question(unknown), answered, _nothing_to_learn)
 
-    def _granted(self, pending: PendingClaim, rows: list[OwnedResource]) -> None:
+    def _granted(self, pending: PendingClaim, rows: list[OwnedResource], sent_at: float) -> None:
         for name in pending.gives_back:
             self.held.pop((pending.group, name), None)
         pending.fresh = [row.name for row in rows if (pending.group, row.name) not in self.held]
         for row in rows:
             self.held[pending.group, row.name] = row
-        self._session = pending.session or self._session
+        now = self._clock.monotonic()
+        if self.lease.begins_with_heartbeat(sent_at, pending.session, now):
+            self._confirm(pending, rows, now)
+        else:
+            self._tell(pending, rows, sent_at)
+
+    def _tell(self, pending: PendingClaim, rows: list[OwnedResource], sent_at: float) -> None:
+        """Begin or go on with the lease, and tell the claimant."""
+        self.lease.grant(sent_at, pending.session)
         self._next_beat = self._clock.monotonic() + self._pause
         if pending.given_up:
             self._give_back(pending)
         elif not pending.outcome.done():
             pending.outcome.set_result(rows)
+
+    def _confirm(self, pending: PendingClaim, rows: list[OwnedResource], now: float) -> None:
+        """Send a heartbeat, and tell the claimant when that is answered."""
+
+        def answered(_: Any) -> None:
+            del self._under_way[pending]
+            self._tell(pending, rows, now)
+
+        def lost(error: FencepostError, left: bool) -> None:
+            del self._under_way[pending]
+            pending.fail(error)
+
+        assert self.connection is not None
+        self._under_way[pending] = None
+        self.connection.ask(Key.OWN, own_fields(pending.group, []), answered, lost, timeout=pending.session)
 
     def _give_back(self, pending: PendingClaim) -> None:
         """Release what a cancelled claim was granted, but not what was owned before it."""
@@ -281,7 +324,7 @@ class Tenure:
 
     @property
     def _pause(self) -> float:
-        return self._session / _BEATS_PER_SESSION if self._session else _BEAT_WITHOUT_SESSION
+        return self.lease.beat or _BEAT_WITHOUT_SESSION
 
     def _let_go_if_free(self) -> None:
         if not self.held and not self._under_way and not self._to_send:
@@ -289,9 +332,11 @@ class Tenure:
 
     def _let_go(self) -> None:
         """Make the connection an ordinary one again, which may end and be dialled again."""
+        if self.connection is not None:
+            self.connection.on_answer = ignore_answer
         self.connection = None
         self._brokers.keep_to(None)
-        self._session = 0.0
+        self.lease.drop()
         self._next_beat = float("inf")
 
 

@@ -7,6 +7,9 @@ On fencepost's server the claim belongs to the connection that carries the data 
 a severed connection has sent takes no effect. On Apache Kafka the claim is built on transactional ids (`kafka.py`). The
 server's ApiVersions decide between the two; callers see an `OwnBackend` and get a `Claim`. A lost claim is reported at
 once, even while nothing is sent: `claim.lost` is set, `on_lost` is called, and `check_owned` raises.
+
+With a session the ownership is a lease (`core/own/lease.py`), and everyone who asks looks at the clock first. So a
+process that was stopped for longer than its session knows with its first question after waking.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from typing import Protocol, Self, TypeAlias, TypedDict
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.routing import Routes
+from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
+from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
@@ -60,10 +65,35 @@ class OwnBackend(Protocol):
 class Loss:
     """The loss of a producer's or reader's ownership. It is final, and all its claims are told at once."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # the thread that claims and the one that notices the loss differ
+    def __init__(self, lease: Lease, clock: Clock) -> None:
+        self._lease = lease
+        self._clock = clock
+        # Reentrant: a signal handler may ask while its thread is in here.
+        self._lock = threading.RLock()
         self._claims: dict[Claim, None] = {}
         self.cause: Fenced | None = None
+        self.parents: Fenced | None = None
+        """In a forked child: why the claims that were open then are not the child's."""
+        self.before_lease_ends: Callable[[], object] = _nothing
+        """Called before the lease is found to be over: reads the answers that have arrived, if no thread does."""
+        self.on_lease_over: Callable[[], object] = _nothing
+        """Called once if the lease is over, on the thread that has noticed it."""
+
+    def look(self) -> Fenced | None:
+        """Return why the ownership is lost; None: it is not. For any thread."""
+        if self.cause is None and (self._lease.is_told or self._clock.monotonic() >= self._lease.end):
+            self.before_lease_ends()
+            if self._lease.is_over(self._clock.monotonic()):
+                with self._lock:
+                    names = [name for claim in self._claims for name in claim.rows]
+                self.happened(lease_over(names, self._lease.session))
+                self.on_lease_over()
+        return self.cause
+
+    def check(self) -> None:
+        """Raise Fenced if the ownership is lost."""
+        if (cause := self.look()) is not None:
+            raise cause.fresh()
 
     def watch(self, claim: Claim) -> None:
         with self._lock:
@@ -84,6 +114,30 @@ class Loss:
             claims = list(self._claims)
         for claim in claims:
             claim.tell(cause)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: only the parent owns anything. Nobody is called, and no lock taken."""
+        self._lock = threading.RLock()
+        for claim in self._claims:
+            names = ", ".join(claim.rows)
+            self.parents = Fenced(
+                f"{names}: only the parent owns it, and this process was forked from it", persisted="no"
+            )
+            claim.leave_to_parent(self.parents)
+        self._claims.clear()
+
+
+class LostEvent(threading.Event):
+    """An event that looks at the lease before it says that it is not set."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        super().__init__()
+        self._look = look
+
+    def is_set(self) -> bool:
+        if not super().is_set():
+            self._look()
+        return super().is_set()
 
 
 class OwnedRows:
@@ -127,20 +181,31 @@ class Claim(OwnedRows):
         self._backend = backend
         self._loss = loss
         self._on_lost = on_lost
-        self.lost = threading.Event()
+        self.lost: threading.Event = LostEvent(self._look)
         """Set when another owner has taken over, or will; also while nothing is sent."""
         self._cause: Fenced | None = None
         self.group = group
         self.rows: Mapping[str, OwnedResource] = {row.name: row for row in rows}
         """The generation and token of each resource, by name."""
-        self._released = False
+        self._released = self._is_parents = False
         if loss is not None:
             loss.watch(self)
 
     def check(self) -> None:
         """Raise Fenced if the claim is lost."""
+        self._look()
         if self._cause is not None:
-            raise self._cause
+            raise self._cause.fresh()
+
+    def leave_to_parent(self, cause: Fenced) -> None:
+        """In a forked child: have `check` and `release` raise this."""
+        self.lost = threading.Event()  # a thread that the child lacks may hold the old lock
+        self.lost.set()
+        self._cause, self._is_parents, self._loss = cause, True, None
+
+    def _look(self) -> None:
+        if self._loss is not None and not self._released:
+            self._loss.look()
 
     def tell(self, cause: Fenced) -> None:
         """Report the loss through `lost`, `check` and `on_lost`."""
@@ -159,6 +224,8 @@ class Claim(OwnedRows):
         """
         if self._released:
             return
+        if self._is_parents:
+            self.check()
         try:
             if self._loss is not None and self._loss.cause is None:
                 self._loss.forget(self)  # a released claim is not lost
@@ -191,6 +258,10 @@ class Claim(OwnedRows):
     def __repr__(self) -> str:
         names = ", ".join(self.rows)
         return f"<Claim of {names} in {self.group!r}: generation {self.generation}, token {self.token}>"
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def claim_by(

@@ -37,6 +37,7 @@ from fencepost.client.transactions.coordinator import Transactional, abort_open
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.kafka_records import Claimant, write_ids
 from fencepost.core.own.kafka_steps import ClaimOutcome, claim, release
+from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
@@ -49,6 +50,8 @@ LANES: Final = 8
 _CANDIDATES: Final = 64
 _PATIENCE_WITH_OTHERS: Final = 3.0
 """Timeout in seconds of the repeated check whether the claimants ahead are alive."""
+_PATIENCE_WITH_NODE: Final = 3.0
+"""Timeout in seconds of a step of a claim. It is repeated then, by a node that has taken over if this one hangs."""
 _LOOK_AGAIN: Final = 0.01
 _PATIENCE_AT_END: Final = 3.0
 """Seconds that closing waits for an in-doubt commit. The next owner takes over what is not released by then."""
@@ -67,6 +70,7 @@ class KafkaOwner:
         transaction_timeout: float = 60.0,
         patience: float = 60.0,
         lanes: int = 0,
+        lease: Lease | None = None,
     ) -> None:
         """`lanes` is the number of further write ids. Their names are fixed before the first claim, because a successor
         fences the write ids in the record."""
@@ -74,6 +78,7 @@ class KafkaOwner:
         self._routes = routes
         self._timeout_ms: Milliseconds = round(transaction_timeout * 1000)
         self._patience = patience
+        self._quick = Routes(impatient(settings, _PATIENCE_WITH_NODE))
         self._who = f"{socket.gethostname()}:{os.getpid()}"
         self.write_id = WRITE_ID_PREFIX + uuid.uuid4().hex
         self.writing = Transactional(routes, self.write_id, patience)
@@ -90,6 +95,7 @@ class KafkaOwner:
         self._groups: dict[str, GroupOwners] = {}
         self._held: dict[tuple[str, str], None] = {}
         self._session: ClaimantSession | None = None
+        self.lease = Lease() if lease is None else lease
         self._interrupted = threading.Event()
         self.current: Callable[[], Identity | None] = lambda: self.identity
         """Called on the session's thread: returns the current identity; None while the next one is requested."""
@@ -100,7 +106,12 @@ class KafkaOwner:
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = GroupOwners(
-                self._settings, self._routes, name, write_timeout_ms=self._timeout_ms, patience=self._patience
+                self._settings,
+                self._routes,
+                name,
+                write_timeout_ms=self._timeout_ms,
+                patience=self._patience,
+                quick=self._quick,
             )
         return found
 
@@ -117,7 +128,19 @@ class KafkaOwner:
             raise
         self._note(owned.identities)
         self._held.update(dict.fromkeys((request.group, row.name) for row in owned.rows))
+        self._begin_lease(request, owned.rows)
         return owned.rows
+
+    def _begin_lease(self, request: ClaimRequest, rows: Sequence[OwnedResource]) -> None:
+        """Begin or go on with the lease by the newest answered heartbeat. If none is answered, own nothing."""
+        session = self._session
+        if session is None:
+            return
+        if not session.wait_until_heard(self._patience):
+            with suppress(FencepostError):
+                self.release(request.group, [row.name for row in rows])
+            raise TimedOut(f"no coordinator answered the heartbeats of {self.write_id} in {self._patience:g} s")
+        self.lease.grant(session.heard_since, session.seconds)
 
     def _note(self, identities: Sequence[Identity]) -> None:
         if self.identity is None:
@@ -140,7 +163,7 @@ class KafkaOwner:
         numbers = range(1, _CANDIDATES + 1)
         names = dict(zip(write_ids(self.write_id, numbers)[1:], numbers, strict=True))
         try:
-            found = self._routes.retried(lambda: self._routes.transaction_coordinators(list(names)))
+            found = self._quick.retried(lambda: self._quick.transaction_coordinators(list(names)))
         except ServerError as error:
             log.info("the lanes of %s are not spread over the brokers: %s", self.write_id, error)
             self._coordinators = dict.fromkeys(numbers[: self._lane_count])
@@ -180,7 +203,10 @@ class KafkaOwner:
         self._end_session()
 
     def release_all(self) -> None:
-        """Release everything; raise Fenced after a takeover."""
+        """Release everything; raise Fenced after a takeover. When the lease is over, leave it to the next owner: the
+        server is probably out of reach, and closing should not wait for it."""
+        if self.lease.is_over(time.monotonic()):
+            return
         for group in {group for group, _ in self._held}:
             self.release(group, [name for each, name in self._held if each == group])
 
@@ -189,6 +215,7 @@ class KafkaOwner:
         self._end_signs()
         for steps in self._lane_steps:
             steps.is_over = True
+        self._quick.close()
 
     def _end_signs(self) -> None:
         session, self._session = self._session, None
@@ -204,15 +231,21 @@ class KafkaOwner:
 
     def _keep_alive(self, seconds: float) -> None:
         """Begin the session before anything is claimed, so that others find the new owner alive."""
-        if not seconds or (self._session is not None and self._session.seconds <= seconds):
+        session = self._session
+        if not seconds or (session is not None and session.seconds <= seconds):
             return
-        self._end_signs()
-        self._session = ClaimantSession(self._settings, self.write_id, seconds, self._look_after, self._patience)
+        if session is not None:
+            session.shorten(seconds)
+            return
+        self._session = ClaimantSession(
+            self._settings, self.write_id, seconds, self._look_after, self._patience, self.lease
+        )
         self._session.begin()
 
     def _end_session(self) -> None:
         if not self._held:
             self._end_signs()
+            self.lease.drop()
 
     def _look_after(self) -> None:
         """Check for a takeover, on the session's thread: this is how an idle owner learns of it."""
@@ -269,6 +302,7 @@ class KafkaProducerBackend:
         sender.flush()
         self._catch_up()
         rows = owner.claim(request)
+        sender.call(_nothing)  # it takes a turn, and so looks at the lease
         if not sender.writes_in_lanes:
             try:
                 self._write_under()
@@ -341,9 +375,9 @@ class KafkaProducerBackend:
 class KafkaReaderBackend:
     """Claims of a reader. From its first claim on, it commits offsets in transactions of its write id."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, lease: Lease | None = None) -> None:
         self._routes = Routes(settings)
-        self.owner = KafkaOwner(settings, self._routes)
+        self.owner = KafkaOwner(settings, self._routes, lease=lease)
         self.owner.on_lost = self._lost
         self._fenced: Fenced | None = None
         self.on_fenced: Callable[[Fenced], object] = lambda fenced: None
@@ -353,13 +387,13 @@ class KafkaReaderBackend:
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
         if self._fenced is not None:
-            raise self._fenced
+            raise self._fenced.fresh()
         return self.owner.claim(request)
 
     def check(self) -> None:
         """Raise Fenced after a known takeover."""
         if self._fenced is not None:
-            raise self._fenced
+            raise self._fenced.fresh()
 
     def _lost(self) -> None:
         """Report a takeover; runs on the session's thread."""
@@ -387,7 +421,7 @@ class KafkaReaderBackend:
         """Store a consumer group's offsets. After Fenced they are not stored, unless `persisted` is "unknown"."""
         writing, who = self.owner.writing, self.owner.identity
         if self._fenced is not None:
-            raise self._fenced
+            raise self._fenced.fresh()
         if who is None:
             raise FencepostError("the reader owns nothing yet: call own first")
         doubts: int | None = None
@@ -412,7 +446,7 @@ class KafkaReaderBackend:
                 code=error.code,
             )
             self.on_fenced(self._fenced)
-            raise self._fenced from error
+            raise self._fenced.fresh() from error
         finally:
             self._is_in_doubt |= is_in_doubt or writing.doubts != before
 

@@ -16,16 +16,18 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.hold import Hold
 from fencepost.client.own.kafka import WAITING_SESSION, KafkaOwner
+from fencepost.client.own.lease_watch import LeaseWatch
+from fencepost.clock import SystemClock
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import FencepostError
 
 
 class KafkaHold(Hold):
-    def __init__(
-        self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[OwnedResource], session: float
-    ) -> None:
-        super().__init__(group, rows, session)
+    def __init__(self, routes: Routes, owner: KafkaOwner, group: str, rows: Sequence[OwnedResource]) -> None:
+        super().__init__(group, rows, owner.lease, SystemClock())
+        self._watch = LeaseWatch(self.lease, self._clock, self.look)
+        self._watch.go_on()
         self._routes = routes
         self._owner = owner
         self._is_closed = False
@@ -46,18 +48,20 @@ class KafkaHold(Hold):
         if self._is_closed:
             return
         self._is_closed = True
+        self._watch.close()
         with self._routes:
             try:
                 with suppress(FencepostError):  # lost or unreachable: the next owner takes over
                     self._owner.release_all()
             finally:
                 self._owner.close()
+                self._let_go()
 
     def after_fork(self) -> None:
         """Mark the hold as lost in a forked child: the parent owns the resources and sends the heartbeats."""
         self.lost = threading.Event()  # a thread that the child lacks may hold the old lock
         self.lost.set()
-        self._is_closed = True
+        self._is_closed = self._is_parents = True
 
 
 def hold_on_kafka(settings: ClientSettings, request: ClaimRequest) -> KafkaHold:
@@ -69,4 +73,4 @@ def hold_on_kafka(settings: ClientSettings, request: ClaimRequest) -> KafkaHold:
         owner.close()
         routes.close()
         raise
-    return KafkaHold(routes, owner, request.group, rows, owner.session)
+    return KafkaHold(routes, owner, request.group, rows)

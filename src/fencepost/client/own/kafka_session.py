@@ -5,7 +5,8 @@ from a thread. When it is silent for longer than its session, Kafka's group coor
 claimants find the group empty. One group for all claimants would be simpler, but there every join and leave is a
 rebalance, which waits for all members: a paused claimant would hold up all others.
 
-A session does not prevent writes, the fence does. A session only tells who may be replaced.
+A session does not prevent writes, the fence does. A session only tells who may be replaced. To the owner it is a lease
+(`core/own/lease.py`): when that is over, the session ends, so that nobody waits for an owner that has given up.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.core.own.lease import BEATS_PER_SESSION, Lease
 from fencepost.errors import ErrorCode, FencepostError, TimedOut
 from fencepost.types import Milliseconds
 from fencepost.wire.apis import Key
@@ -29,7 +31,6 @@ from fencepost.wire.apis import Key
 log = logging.getLogger("fencepost.own")
 
 SESSION_PREFIX: Final = "fencepost.own.session."
-BEATS_PER_SESSION: Final = 4
 LONGEST_BEAT: Final = 1.0
 """Seconds, however long the session: with each heartbeat an idle owner checks whether it was replaced."""
 SHORTEST_BY_DEFAULT: Final = 6.0
@@ -38,6 +39,8 @@ _LONGEST_BY_DEFAULT: Final = 1800.0
 _PROTOCOL_TYPE: Final = "fencepost-own"
 _PROTOCOL: Final = "alive"
 _SHORTEST_WAIT: Final = 1.0
+_PATIENCE_WITH_COORDINATOR: Final = 3.0
+"""Timeout in seconds, however long the session: if the coordinator hangs, ask again who it is."""
 _LOOK_AGAIN: Final = 0.01
 _SECONDS_TO_LEAVE: Final = 1.0
 _LONGEST_PAUSE: Final = 1.0
@@ -121,16 +124,27 @@ class ClaimantSession:
     """A claimant's group membership, and the thread that sends its heartbeats."""
 
     def __init__(
-        self, settings: ClientSettings, write_id: str, seconds: float, on_beat: Callable[[], None], patience: float
+        self,
+        settings: ClientSettings,
+        write_id: str,
+        seconds: float,
+        on_beat: Callable[[], None],
+        patience: float,
+        lease: Lease,
     ) -> None:
         self.seconds = seconds
         """The session timeout, as the coordinator accepted it."""
         self._group = session_group(write_id)
         self._write_id = write_id
-        self._routes = Routes(impatient(settings, seconds / 2))
+        self._routes = Routes(impatient(settings, min(seconds / 2, _PATIENCE_WITH_COORDINATOR)))
         self._channel: Channel | None = None
         """The coordinator, while it answers."""
         self._settings = settings
+        self._lease = lease
+        self.heard_since = float("-inf")
+        """When the newest request was sent that shows the coordinator counts this claimant as alive."""
+        self._joins_since = float("-inf")
+        self._must_join = False
         self._on_beat = on_beat
         self._patience = patience
         self._member = ""
@@ -149,14 +163,44 @@ class ClaimantSession:
         JoinGroup may come later (group.initial.rebalance.delay.ms)."""
         self._thread.start()
         deadline = time.monotonic() + self._patience
-        with Routes(self._settings) as routes:
+        with Routes(impatient(self._settings, _SHORTEST_WAIT)) as routes:
             liveness = Liveness(routes)
-            while not liveness.look([self._write_id]).get(self._write_id, False):
+            while not self._is_counted(liveness):
                 if self._refused is not None:
-                    raise self._refused
+                    raise self._refused.fresh()
                 if time.monotonic() > deadline:
                     raise TimedOut(f"no coordinator took on the session of {self._write_id} in {self._patience:g} s")
                 self._over.wait(_LOOK_AGAIN)  # the state of another process: there is no event to await
+
+    def _is_counted(self, liveness: Liveness) -> bool:
+        if self.heard_since == float("-inf") and liveness.look([self._write_id]).get(self._write_id, False):
+            if self.seconds < SHORTEST_BY_DEFAULT:
+                return False  # the answer to JoinGroup may take longer than this session
+            # A member counts as alive at least for a session after its JoinGroup, answered or not.
+            self.heard_since = max(self.heard_since, self._joins_since)
+        return self.heard_since != float("-inf")
+
+    def shorten(self, seconds: float) -> None:
+        """Use a shorter session from the next heartbeat on, without leaving the group in between."""
+        self.seconds = seconds
+        self._must_join = True
+
+    def wait_until_heard(self, patience: float) -> bool:
+        """Wait until less than half of the session has passed since the newest answered heartbeat was sent. Return
+        False if the time is over first."""
+        deadline = time.monotonic() + patience
+        while time.monotonic() >= self.heard_since + self.seconds / 2:
+            if time.monotonic() > deadline or self._refused is not None:
+                return False
+            self._over.wait(_LOOK_AGAIN)
+        return True
+
+    def _heard(self, sent_at: float) -> None:
+        self.heard_since = sent_at
+        self._lease.renew(sent_at)
+
+    def _is_lost(self) -> bool:
+        return self._over.is_set() or self._lease.is_over(time.monotonic())
 
     def close(self) -> None:
         """Leave the group, so that others need not wait for the end of the session. If the coordinator does not answer,
@@ -178,8 +222,9 @@ class ClaimantSession:
 
     def _live(self) -> None:
         pauses = self._pauses()
-        while not self._over.is_set():
+        while not self._is_lost():
             try:
+                self._must_join = False
                 self._join()
                 pauses = self._pauses()
                 self._stay()
@@ -225,9 +270,14 @@ class ClaimantSession:
             "protocols": [{"name": _PROTOCOL, "metadata": b""}],
             "reason": None,
         }
+        if self._joins_since == float("-inf"):  # the first of several that may not be answered
+            self._joins_since = time.monotonic()
+        if self._lease.session:
+            self._lease.ask(time.monotonic(), self.seconds)  # it may be shorter than before
         answer = self._ask(Key.JOIN_GROUP, fields)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self._member = answer.member_id
+            self._joins_since = time.monotonic()
             answer = self._ask(Key.JOIN_GROUP, {**fields, "member_id": self._member})
         if answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
             self._member = ""
@@ -246,12 +296,14 @@ class ClaimantSession:
 
     def _stay(self) -> None:
         """Send heartbeats until the session is closed; raise if the coordinator removes it or is unreachable."""
-        while True:
+        while not self._must_join:
+            sent_at = time.monotonic()
             self._check(self._ask(Key.HEARTBEAT, self._who()).error_code)
+            self._heard(sent_at)
             if self._looking is None or not self._looking.is_alive():
                 self._looking = threading.Thread(target=self._look, name="fencepost-session-look", daemon=True)
                 self._looking.start()
-            if self._over.wait(min(self.seconds / BEATS_PER_SESSION, LONGEST_BEAT)):
+            if self._over.wait(min(self.seconds / BEATS_PER_SESSION, LONGEST_BEAT)) or self._is_lost():
                 return
 
     def _look(self) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from fencepost.client.cluster.closing import Closing
+from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
@@ -73,12 +74,23 @@ class GroupOwners:
     """The owners of one group. Not thread-safe."""
 
     def __init__(
-        self, settings: ClientSettings, routes: Routes, group: str, *, write_timeout_ms: Milliseconds, patience: float
+        self,
+        settings: ClientSettings,
+        routes: Routes,
+        group: str,
+        *,
+        write_timeout_ms: Milliseconds,
+        patience: float,
+        quick: Routes | None = None,
     ) -> None:
+        """`quick`: routes with a short request timeout, for all steps of a claim: each may be repeated, and a node that
+        hangs is replaced by another long before the usual timeout."""
         self._settings = settings
-        self._routes = routes
-        self._topic = CompactedTopic(routes, TOPIC_PREFIX + check_group(group), configs=_CONFIGS, patience=patience)
-        self._claims = Transactional(routes, CLAIM_ID_PREFIX + group, patience)
+        self._routes = quick = routes if quick is None else quick
+        topic = TOPIC_PREFIX + check_group(group)
+        self._topic = CompactedTopic(quick, topic, configs=_CONFIGS, patience=patience)
+        self._creation = CompactedTopic(routes, topic, configs=_CONFIGS)
+        self._claims = Transactional(quick, CLAIM_ID_PREFIX + group, patience)
         self._write_timeout_ms = write_timeout_ms
         self._patience = patience
         self.before: Callable[[ClaimStep], None] = _nothing
@@ -99,7 +111,7 @@ class GroupOwners:
                     raise TimedOut(f"{topic}: others claimed all the time for {self._patience:g} s") from failure
                 raise
 
-        self._topic.ensure()
+        self._creation.ensure()
         return carry_out(steps, perform, (Overtaken, InDoubt))
 
     def records(self) -> Records:
@@ -108,7 +120,7 @@ class GroupOwners:
 
     def follow(self) -> Following:
         """Return the records, with their later changes."""
-        self._topic.ensure()
+        self._creation.ensure()
         end = self._topic.end(committed=True)
         options = FetchOptions(patience=self._patience)
         network, clock = SocketNetwork(self._settings.security), SystemClock()
@@ -124,7 +136,7 @@ class GroupOwners:
             case FenceClaims():
                 return self._claims.init(_CLAIM_TIMEOUT_MS)
             case ReadRecords():
-                return self._read()
+                return self._read_patiently()
             case DescribeWriter(write_id):
                 known = Transactional(self._routes, write_id, self._patience).describe()
                 return None if known is None else known.identity
@@ -154,6 +166,17 @@ class GroupOwners:
                 self._claims.end(claims, commit=True)
         except (Unreachable, TimedOut) as error:
             raise InDoubt from error
+
+    def _read_patiently(self) -> Records:
+        """Read all committed records, from the next leader if this one hangs."""
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience)
+        while True:
+            try:
+                return self._read()
+            except FencepostError as error:
+                is_cured_by_waiting = isinstance(error, Unreachable | TimedOut) or error.code.retriable
+                if not is_cured_by_waiting or keeps_us_out(error) or not pauses.wait():
+                    raise
 
     def _read(self, *, settled: bool = True) -> Records:
         """Return all committed records. `settled`: after a fence no transaction can stay open, so wait for the end."""

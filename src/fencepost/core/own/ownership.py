@@ -52,10 +52,6 @@ class OwnedResource(NamedTuple):
     """Durable, never reused, higher than all before it: hand it to other systems as a fencing token."""
 
 
-Held = OwnedResource
-"""The former public name."""
-
-
 class Granted(NamedTuple, Generic[OwnerT]):
     rows: list[OwnedResource]
     severed: list[OwnerT]

@@ -22,7 +22,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.types import Generation, partition_named
+from fencepost.types import Generation, Milliseconds, partition_named
 from fencepost.wire.own import UNSET_TOKEN
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
         return _refused(group, error)
     if durable:
         return _handle_rest(broker, request, group, judged, durable)
-    _begin_session(broker, request)
+    _begin_session(broker, request.connection, message.session_ms, judged)
     return _answer(group, judged, [_row(judged, row) for row in judged.rows])
 
 
@@ -61,7 +61,7 @@ async def _handle_rest(
     """Answer when the grant is durable."""
     try:
         await broker.owners.when_durable(request.connection, group, judged, durable)
-        _begin_session(broker, request)
+        _begin_session(broker, request.connection, request.message.session_ms, judged)
     except FencepostError as error:
         return _refused(group, error)
     return _answer(group, judged, [_row(judged, row) for row in judged.rows])
@@ -89,8 +89,7 @@ async def _handle_in_pieces(broker: Broker, request: ApiRequest) -> Fields:
             await _check_again(broker, request, group, claimed)
         else:
             judged = await broker.owners.claim(connection, group, claimed)
-        if session_ms > 0 and broker.owners.table.owned_by(connection):
-            broker.owners.set_session(connection, session_ms)
+        _begin_session(broker, connection, session_ms, judged)
     except FencepostError as error:
         return _refused(group, error)
     return _answer(group, judged, [_row(judged, row) async for row in paced(judged.rows)])
@@ -124,9 +123,11 @@ def _row(judged: Judgement[Connection], row: OwnedResource) -> Fields:
     }
 
 
-def _begin_session(broker: Broker, request: ApiRequest) -> None:
-    session_ms, connection = request.message.session_ms, request.connection
-    if session_ms > 0 and broker.owners.table.owned_by(connection):
+def _begin_session(
+    broker: Broker, connection: Connection, session_ms: Milliseconds, judged: Judgement[Connection]
+) -> None:
+    """Begin or change the session. A refused claim changes nothing, not even that."""
+    if session_ms > 0 and isinstance(judged, Granted) and broker.owners.table.owned_by(connection):
         broker.owners.set_session(connection, session_ms)
 
 

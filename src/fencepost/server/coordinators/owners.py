@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, overload
 
+from fencepost.core.own.lease import is_silent
 from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource, OwnershipTable
 from fencepost.errors import ErrorCode, FencepostError, ServerError, StorageError
 from fencepost.server.coordinators.takeovers import SILENT, TAKEN_OVER, Takeovers
@@ -287,7 +288,9 @@ class Owners:
 
     def _sever_if_silent(self, connection: Connection) -> None:
         session_ms = self._sessions.get(connection)
-        if session_ms is not None and (self._broker.clock.monotonic() - connection.last_progress) * 1000 > session_ms:
+        if session_ms is None:
+            return
+        if is_silent(connection.last_progress, session_ms / 1000, self._broker.clock.monotonic()):
             logger.warning(
                 "severed the owner %s (%s): silent for more than its session of %d ms",
                 connection.peer, connection.client_id, session_ms,

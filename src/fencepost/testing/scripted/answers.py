@@ -120,6 +120,9 @@ class ScriptedBrokers:
                 offset = -1
                 if isinstance(script, ErrorAnswer):
                     code = script.code
+                    if script.appended and log is not None:
+                        refused, offset = log.append(part.records)
+                        code = refused if refused is not ErrorCode.NONE else code
                 elif log is None:
                     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 else:

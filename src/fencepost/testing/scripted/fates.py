@@ -43,9 +43,11 @@ class Late(NamedTuple):
 
 
 class ErrorAnswer(NamedTuple):
-    """Produce only: the server does not carry the request out, and answers every partition with this error."""
+    """Produce only: the server does not carry the request out, and answers every partition with this error. `appended`:
+    it carries it out first, as a leader of Apache Kafka that loses its leadership while it waits for its followers."""
 
     code: ErrorCode
+    appended: bool = False
 
 
 Script: TypeAlias = Fate | DelayedAnswer | Late | ErrorAnswer

@@ -143,7 +143,7 @@ class ScriptedNetwork:
     def poke(self) -> None:
         """Do nothing: nobody waits."""
 
-    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
         """Advance to the next event, or by `timeout`; never wait for ever."""
         clock = self._state.clock
         now = clock.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ class Coordinated(ClaimantSession):
 
     def begin(self) -> None:
         self.seconds = max(self.seconds, TAKEN_INSTEAD)
+        self.heard_since = time.monotonic()
 
 
 def test_a_holder_knows_the_session_that_the_broker_took(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,6 +55,7 @@ def test_a_waiting_claim_leaves_the_longer_session_of_an_owner_as_it_is(monkeypa
 
         def begin(self) -> None:
             sessions.append(self)
+            self.heard_since = time.monotonic()
 
         def close(self) -> None:
             self.is_over = True

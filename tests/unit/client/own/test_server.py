@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.cluster.tenure import PendingClaim
+from fencepost.client.own.claim import Loss
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import Refused, check_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
@@ -351,6 +352,87 @@ def test_an_owner_whose_server_no_longer_answers_is_fenced() -> None:
     producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced, match="did not answer"):
         producer.send("t", b"v", partition=0)
+
+
+# --- the lease ---
+
+
+def test_an_owner_that_was_stopped_for_a_session_knows_before_any_input_or_output() -> None:
+    """OWN-8: by the clock alone. The connection is then closed, and nothing more is sent over it."""
+    on = cluster()
+    producer = owner(on, session=4.0)
+    loss = Loss(producer.sender.lease, producer.clock)
+    seen = len(on.seen)
+    producer.clock.advance(3.0)
+    assert loss.look() is None
+    producer.clock.advance(2.0)
+    cause = loss.look()
+    assert cause is not None
+    assert "the lease is over" in str(cause)
+    assert len(on.seen) == seen
+    late = producer.send("t", b"late", partition=0)
+    producer.step_until(late.done)
+    assert persisted(late) == "no"
+    assert len(on.seen) == seen
+    with pytest.raises(Fenced, match="the lease is over"):
+        producer.send("t", b"later", partition=0)
+
+
+def test_any_answer_renews_the_lease_and_not_only_that_of_a_heartbeat() -> None:
+    """The server counts every request, so a heartbeat that waits behind large requests costs nothing."""
+    on = cluster()
+    producer = owner(on, session=4.0)
+    on.choose = lambda request: Fate.SWALLOW if request.key == Api.OWN else Fate.ANSWER
+    before = producer.sender.lease.end
+    producer.clock.advance(0.5)
+    producer.send("t", b"v", partition=0)
+    producer.settle()
+    assert producer.sender.lease.end > before
+
+
+def test_a_silent_server_costs_the_ownership_after_the_session() -> None:
+    """OWN-8: also if nobody asks and nothing is sent."""
+    on = cluster()
+    producer = owner(on, session=4.0, request_timeout=1000.0)
+    on.choose = lambda request: Fate.IGNORE
+    began = producer.clock.monotonic()
+    producer.step_until(lambda: producer.sender.fenced is not None)
+    assert producer.clock.monotonic() - began <= 4.2  # the turn that closes the connection waits for another one
+
+
+def test_a_claim_that_waited_for_long_is_told_when_a_heartbeat_is_answered() -> None:
+    """Its answer may be old: the server counts from the grant, and the claimant knows only when it has asked."""
+    on = cluster()
+    producer = SteppedProducer(on)
+    on.next(Api.OWN, DelayedAnswer(300.0), DelayedAnswer(1.0))
+    claim = asks(producer, generation=None, wait=1000.0, session=4.0)
+    producer.step_until(lambda: len(on.requests(Api.OWN)) == 2)
+    asked_at = producer.clock.monotonic()
+    assert not claim.outcome.done()
+    producer.step_until(claim.outcome.done)
+    assert producer.clock.monotonic() >= asked_at + 1.0
+    assert producer.sender.lease.end == asked_at + 4.0
+    assert not on.requests(Api.OWN)[1].message.resources
+
+
+def test_a_claim_whose_first_heartbeat_is_not_answered_owns_nothing() -> None:
+    on = cluster()
+    producer = SteppedProducer(on, request_timeout=100.0)
+    on.next(Api.OWN, DelayedAnswer(300.0), Fate.IGNORE)
+    claim = asks(producer, generation=None, wait=1000.0, session=4.0)
+    producer.step_until(lambda: len(on.requests(Api.OWN)) == 2)
+    began = producer.clock.monotonic()
+    producer.step_until(claim.outcome.done)
+    assert producer.clock.monotonic() - began <= 4.1
+    with pytest.raises(Unreachable):
+        claim.outcome.result()
+
+
+def test_an_owner_does_not_wait_for_more_with_a_session() -> None:
+    """The session may begin at the server long before the answer comes, and until then no heartbeat is answered."""
+    producer = owner(cluster())
+    with pytest.raises(FencepostError, match="cannot wait"):
+        asks(producer, "other", generation=None, wait=1.0, session=4.0)
 
 
 # --- severed ---

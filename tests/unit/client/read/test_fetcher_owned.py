@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.claim import Loss
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Fenced, TimedOut, Unreachable
@@ -121,3 +122,21 @@ def test_a_claim_without_an_answer_ends_in_time() -> None:
     claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1))
     with pytest.raises(TimedOut, match="nothing listens"):
         fetching.run_until(claim.outcome)
+
+
+def test_a_reader_may_work_for_almost_a_session_between_two_reads() -> None:
+    """OWN-8: the answer to the last heartbeat has arrived long ago, but only who drives the reader reads it. Whoever
+    asks reads it first."""
+    cluster = written("a")
+    fetching = owning(cluster, session=4.0)
+    loss = Loss(fetching.tenure.lease, cluster.clock)
+    loss.before_lease_ends = fetching.read_answers
+    for _ in range(10):
+        fetching.run_once(0.0)
+        cluster.clock.advance(3.5)
+        assert loss.look() is None
+    cluster.clock.advance(4.0)
+    assert loss.look() is not None
+    fetching.run_once(0.0)
+    with pytest.raises(Fenced, match="the lease is over"):
+        next_chunk(fetching)
