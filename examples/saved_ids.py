@@ -34,8 +34,8 @@ def load(path: Path) -> tuple[Position, ProducerIds | None]:
 
 
 def save(path: Path, position: Position, ids: ProducerIds) -> None:
-    """Save both atomically."""
-    new = path.with_suffix(".new")
+    """Save both atomically, also if another process that believes to be this one saves at the same time."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
     with new.open("w") as file:
         json.dump({"position": position, "ids": ids.to_json()}, file)
         file.flush()

@@ -2,16 +2,23 @@
 
 Every exception tells the caller what to do next: `code` is Kafka's code, if there is one; `retriable` says whether the
 same call may succeed later; `fatal` says that the producer or reader is unusable. A failed send also says whether the
-record is in the log (`persisted`: "yes", "no" or "unknown").
+record is in the log (`persisted`: "yes", "no" or "unknown"; for a table also "partly").
+
+Every exception can be pickled and copied, as multiprocessing, Spark and Celery do with the error of a task. Its cause
+stays behind, as with Python's own exceptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+
+from fencepost.types import TableRows
 
 Persisted: TypeAlias = Literal["yes", "no", "unknown"]
+TablePersisted: TypeAlias = Literal["yes", "no", "unknown", "partly"]
+"""As Persisted, or "partly": some rows of a table are in the log, and others may not be."""
 
 
 class ErrorCode(IntEnum):
@@ -197,6 +204,32 @@ class FencepostError(Exception):
         """The message without the code's name."""
         return str(self)
 
+    def fresh(self) -> Self:
+        """Return an equal exception to raise. One object that is raised again and again collects a traceback entry each
+        time, and keeps alive the local variables of every frame it has passed."""
+        again = _rebuilt(type(self), self.args, self.__dict__)
+        again.__cause__ = self.__cause__
+        return again
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Python would call the class with `args`, the message: not what the constructors here take.
+        return _rebuilt, (type(self), self.args, self._kept())
+
+    def _kept(self) -> dict[str, Any]:
+        """Return the attributes that a copy has, in this process or another."""
+        return self.__dict__
+
+
+E = TypeVar("E", bound=FencepostError)
+
+
+def _rebuilt(kind: type[E], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> E:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    if "__notes__" in attributes:
+        error.__notes__ = [*attributes["__notes__"]]  # a note on one is not a note on the other
+    return error
+
 
 class ServerError(FencepostError):
     """The server answered with an error code."""
@@ -278,7 +311,7 @@ class SendFailed(FencepostError):
         self,
         message: str,
         *,
-        persisted: Persisted,
+        persisted: TablePersisted,
         code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR,
         topic: str = "",
         partition: int | None = None,
@@ -289,13 +322,15 @@ class SendFailed(FencepostError):
             f"{where}: {message} (persisted: {persisted})" if where else f"{message} (persisted: {persisted})"
         )
         self.message = message
-        self.persisted: Persisted = persisted
+        self.persisted: TablePersisted = persisted
         self.code = code
         self.retriable = code.retriable and persisted == "no"
         self.topic = topic
         self.partition = partition
         self.count = count
-        """The number of records that failed together: those of one batch."""
+        """The number of records that failed together: those of one batch, or of a table."""
+        self.rows: TableRows | None = None
+        """If a table was sent (`send_arrow`): which of its rows are in the log, which are not, which may be."""
 
 
 class NotOwned(SendFailed):
@@ -343,7 +378,10 @@ class BufferFull(FencepostError):
 
     retriable = True
     accepted: Any = None
-    """If only part of a table fitted: the ticket of the rows that did."""
+    """If only part of a table fitted: the ticket of the rows that did. It stays in its process."""
+
+    def _kept(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "accepted"}
 
 
 class RecordTooLarge(FencepostError):

@@ -29,6 +29,15 @@ LATEST: Milliseconds = -1
 """The two times by which ListOffsets asks for a partition's first offset and for its end."""
 
 
+class TableRows(NamedTuple):
+    """Which rows of a table are in the log, as ranges of row numbers in rising order."""
+
+    persisted: tuple[range, ...]
+    missing: tuple[range, ...]
+    """Not in the log, and not on their way there."""
+    unknown: tuple[range, ...]
+
+
 class TopicPartition(NamedTuple):
     topic: str
     partition: int

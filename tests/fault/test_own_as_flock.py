@@ -19,6 +19,7 @@ import pytest
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.hold import hold
+from fencepost.testing.proxy import Proxy
 from tests.conftest import Engine
 from tests.support.crash import ServerProcess
 
@@ -102,7 +103,18 @@ def test_a_wrapper_that_alone_is_stopped_does_not_let_the_command_run_on(engine:
         while command.is_running() and command.status() != psutil.STATUS_ZOMBIE:  # whose parent is stopped
             time.sleep(0.05)  # the test has its time limit
         child.send_signal(signal.SIGCONT)
-        assert child.wait(120) in (75, 128 + signal.SIGTERM)
+        assert child.wait(120) == 75
+
+
+def test_a_command_is_ended_when_no_heartbeat_is_answered_for_a_session(engine: Engine, name: str) -> None:
+    """The link is silent, so only the clock tells that somebody else may own (OWN-8)."""
+    with Proxy(engine.address) as proxy:
+        behind = engine._replace(address=proxy.address)
+        with started(behind, "jobs", name, "--session", "2", "--grace", "1", "--", "sh", "-c", RUNS) as child:
+            assert line(child.stdout) == "running\n"
+            proxy.silence()
+            assert child.wait(60) == 75
+            assert f"{name} in jobs is lost" in line(child.stderr)
 
 
 def test_owners_are_told_apart_by_program_host_and_process(engine: Engine, name: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import fencepost
 from fencepost.client.produce.transaction import ProducerTransaction
-from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError
+from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError, TimedOut
 from fencepost.testing.proxy import Proxy
 from fencepost.testing.scripted import Api, DelayedAnswer
 from fencepost.types import Offset, TopicPartition
@@ -107,6 +107,33 @@ def test_a_reader_that_waits_for_more_can_be_cancelled_and_others_go_on(server: 
                 await asyncio.wait_for(anext(reader), 0.05)
             await producer.send(topic, b"after")
             assert (await anext(reader)).value == b"after"  # nothing was lost with the task
+
+    run(main())
+
+
+def test_poll_returns_what_has_arrived_and_goes_on_where_a_loop_was_left(server: TestedServer, topic: str) -> None:
+    async def main() -> None:
+        async with fencepost.AsyncProducer(server.address) as producer:
+            await asyncio.gather(*[producer.send(topic, b"%d" % i, partition=0) for i in range(5)])
+            async with fencepost.AsyncReader(server.address, topic) as reader:
+                async for record in reader:
+                    assert record.value == b"0"
+                    break
+                polled: list[fencepost.ReadRecord] = []
+                while len(polled) < 4:
+                    polled += await reader.poll() or []
+                assert [record.value for record in polled] == [b"1", b"2", b"3", b"4"]
+                assert reader.positions[TopicPartition(topic, 0)] == 5
+                with pytest.raises(TimedOut, match=r"no new records within 0\.3 s"):
+                    await reader.poll(0.3)
+                waiting = asyncio.ensure_future(reader.poll())
+                await asyncio.sleep(0)  # it has begun to wait
+                waiting.cancel()
+                await producer.send(topic, b"5", partition=0)
+                assert [record.value for record in await reader.poll(30) or ()] == [b"5"]
+                assert reader.positions[TopicPartition(topic, 0)] == 6
+        async with fencepost.AsyncReader(server.address, topic, start=6, stop=6) as reader:
+            assert await reader.poll(30) is None
 
     run(main())
 

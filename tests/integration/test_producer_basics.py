@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 
+import pyarrow as pa
 import pytest
 
 from fencepost.client.produce.options import Acks
 from fencepost.client.producer import Producer
+from fencepost.client.reader import Reader
 from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
 from fencepost.kernel import partition_for_key
 from fencepost.testing.proxy import Proxy
@@ -52,6 +54,20 @@ def test_weaker_acknowledgements_keep_the_order(
         client.fetch(topic, client.end_offset(topic), max_wait_ms=100)
     assert read_all(client, topic) == sent
     assert [ticket.result(0).offset for ticket in tickets] == offsets
+
+
+def test_timestamps_in_seconds_are_refused_and_others_stored(server: TestedServer, topic: str) -> None:
+    """Also where the native call could append the record at once: behind a first one, with a batch open."""
+    stamps = [-1, 0, 10**9 - 1, 10**10, 1_700_000_000_000]
+    with Producer(server.address, linger=0.5) as producer:
+        for stamp in stamps:
+            producer.send(topic, b"kept", partition=0, timestamp=stamp)
+            with pytest.raises(ValueError, match="looks like seconds: multiply it by 1000"):
+                producer.send(topic, b"refused", partition=0, timestamp=1_700_000_000)
+            with pytest.raises(ValueError, match="looks like seconds: multiply it by 1000"):
+                producer.send_arrow(topic, pa.table({"value": [b"refused"], "timestamp": [1_700_000_000]}))
+    with Reader(server.address, topic, stop="latest") as reader:
+        assert [(record.value, record.timestamp) for record in reader] == [(b"kept", stamp) for stamp in stamps]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -260,6 +262,18 @@ def test_poll_goes_on_where_a_loop_was_left(server: TestedServer, topic: str) ->
         while (records := reader.poll(30)) is not None:
             offsets += [record.offset for record in records]
         assert offsets == list(range(10, 30))
+
+
+def test_polling_without_waiting_gets_what_arrives_meanwhile(server: TestedServer, topic: str) -> None:
+    """`poll(0)` in the loop of a program that has other work: each call lets the network go on a little."""
+    write(server, topic, ["1"])
+    with Reader(server.address, topic) as reader:
+        records, deadline = list[fencepost.ReadRecord](), time.monotonic() + 60
+        while not records:
+            assert time.monotonic() < deadline
+            with suppress(TimedOut):
+                records += reader.poll(0) or []
+        assert [record.value for record in records] == [b"1"]
 
 
 def test_a_damaged_bit_does_not_make_records_be_passed_over(tmp_path: Path, name: str) -> None:

@@ -36,6 +36,7 @@ FATES: list[Script] = [
     Fate.DUPLICATE,
     DelayedAnswer(0.5),
     ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+    ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, appended=True),
     ErrorAnswer(ErrorCode.NOT_ENOUGH_REPLICAS),
     ErrorAnswer(ErrorCode.INVALID_RECORD),
     ErrorAnswer(ErrorCode.MESSAGE_TOO_LARGE),
@@ -49,8 +50,9 @@ def play(seed: int, partitions: int = PARTITIONS, longest: int = 0, **options: f
     fault_rate = random.choice([0.1, 0.3, 0.6])
     faults = random.sample(FATES, random.randint(1, len(FATES)))
 
-    connections: dict[int, int] = {}
-    """By partition: the one of the latest Produce request."""
+    connections: dict[tuple[int, int], int] = {}
+    """By partition and node: the one of the latest Produce request. When a partition moves, batches may be in flight to
+    its old leader: the sequences keep the order."""
 
     def choose(request: ScriptedRequest) -> Script:
         if request.key == Api.PRODUCE:
@@ -59,9 +61,9 @@ def play(seed: int, partitions: int = PARTITIONS, longest: int = 0, **options: f
                     queue for queue in producer.sender.queues.everything() if queue.index == part.index
                 ).flight
                 assert flight is not None
-                before = connections.setdefault(part.index, request.connection)
+                before = connections.setdefault((part.index, request.node), request.connection)
                 assert before == request.connection or flight.in_flight == 1, "one connection at a time"
-                connections[part.index] = request.connection
+                connections[part.index, request.node] = request.connection
         if request.key in (Api.PRODUCE, Api.FETCH) and random.random() < fault_rate:
             return random.choice(faults)
         return Fate.ANSWER

@@ -11,11 +11,13 @@ and otherwise to any server. Calls block. They raise `ServerError` with Kafka's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.checks import only_known
+from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.acls import AclAdmin
 from fencepost.client.manage.groups import GroupAdmin
@@ -41,11 +43,17 @@ HIGH_WATERMARK: Final = -1
 """In `delete_records`: all records that readers may read."""
 
 
-class Admin(TopicAdmin, GroupAdmin, TransactionAdmin, UserAdmin, QuotaAdmin, AclAdmin):
+class Admin(OnePerProcess, TopicAdmin, GroupAdmin, TransactionAdmin, UserAdmin, QuotaAdmin, AclAdmin):
     """The administration of a cluster: a context manager that threads may share."""
 
+    @only_known("Admin")
     def __init__(self, servers: Servers | ClientSettings) -> None:
         super().__init__(servers)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, object]) -> Self:
+        """Create it from librdkafka's or Java's names (`bootstrap.servers`, `sasl.jaas.config` …)."""
+        return cls(ClientSettings.from_config(config))
 
     def owners(self, group: str | None = None) -> OwnersDescription:
         """Return the owners of resources and the claims that wait, in one group or in all."""

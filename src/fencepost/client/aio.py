@@ -15,6 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.checks import check_known
+from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim, OnLost, OwnedRows, OwnKeywords
 from fencepost.client.produce.ids import ProducerIds
@@ -33,7 +35,7 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from fencepost.client.produce.table import BulkTicket
+    from fencepost.client.produce.table import BulkTicket, Rows
 
 T = TypeVar("T")
 Runner: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
@@ -115,7 +117,7 @@ async def _or_undo(work: Awaitable[T], undo: Callable[[T], object]) -> T:
         raise
 
 
-class AsyncProducer:
+class AsyncProducer(OnePerProcess):
     """A `Producer` for asyncio, with the same settings. Tickets are awaited.
 
     >>> async with AsyncProducer("127.0.0.1:9092") as producer:
@@ -130,9 +132,18 @@ class AsyncProducer:
         ids: ProducerIds | None = None,
         **options: Unpack[ProducerKeywords],
     ) -> None:
+        check_known("AsyncProducer", options, ProducerKeywords.__annotations__)
         options.setdefault("when_full", "raise")  # blocking would stop the event loop
         self._make: Callable[[], Producer] = lambda: Producer(servers, ids=ids, **options)
         self._producer: Producer | None = None
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, object], **options: Unpack[ProducerKeywords]) -> Self:
+        """Create a producer as `Producer.from_config`."""
+        from fencepost.client.cluster.config_names import producer_fields  # slow to load, and rarely needed
+
+        settings, named = producer_fields(config)
+        return cls(ClientSettings(**settings), **{**named, **options})
 
     async def __aenter__(self) -> Self:
         self._producer = await _or_undo(asyncio.to_thread(self._make), Producer.close)
@@ -162,7 +173,7 @@ class AsyncProducer:
         """Send as `Producer.send`. Raise BufferFull when the memory is full: then await `flush()` or a ticket."""
         return self._its.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
 
-    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
+    async def send_arrow(self, topic: str, table: Rows) -> BulkTicket:
         """Send as `Producer.send_arrow`. The returned ticket can be awaited."""
         return await asyncio.to_thread(self._its.send_arrow, topic, table)
 
@@ -213,12 +224,12 @@ class AsyncProducer:
         await asyncio.to_thread(transaction.__exit__, None, None, None)
 
     async def send_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
+        self, group: str, offsets: Mapping[TopicPartition, int], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
         await asyncio.to_thread(self._its.send_offsets, group, offsets, member)
 
 
-class AsyncReader:
+class AsyncReader(OnePerProcess):
     """A `Reader` for asyncio, with the same settings.
 
     >>> async with AsyncReader("127.0.0.1:9092", "orders", stop="latest") as reader:
@@ -235,13 +246,34 @@ class AsyncReader:
         stop: Place | None = None,
         **options: Unpack[ReaderKeywords],
     ) -> None:
+        check_known("AsyncReader", options, ["start", "stop", *ReaderKeywords.__annotations__])
         self._make: Callable[[], Reader] = lambda: Reader(servers, topics, start=start, stop=stop, **options)
         self._reader: Reader | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-read")
         self._taking: asyncio.Future[Chunk | None] | None = None
         """A chunk that is being fetched, or is fetched and not handed out yet."""
+        self._decoding: tuple[Callable[[Chunk], Any], asyncio.Future[Any]] | None = None
+        """How that chunk is being decoded, or was. Both outlive a cancelled task: one with a timeout that is shorter
+        than fetching and decoding a chunk gets its records at a later attempt."""
         self._records: Iterator[ReadRecord] = iter(())
         self._closed = False
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, object],
+        topics: Readable | Iterable[Readable],
+        *,
+        start: Place | None = None,
+        stop: Place | None = None,
+        **options: Unpack[ReaderKeywords],
+    ) -> Self:
+        """Create a reader as `Reader.from_config`."""
+        from fencepost.client.cluster.config_names import reader_fields  # for weight: most readers never need it
+
+        settings, named = reader_fields(config)
+        places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
+        return cls(ClientSettings(**settings), topics, **{**named, **places, **options})
 
     async def __aenter__(self) -> Self:
         try:
@@ -261,9 +293,11 @@ class AsyncReader:
             return
         self._closed = True
         taking, self._taking = self._taking, None
-        if taking is not None:
-            await asyncio.wait([taking])
-            taking.exception()  # retrieved, so that asyncio does not log it
+        decoding, self._decoding = self._decoding, None
+        for each in (taking, decoding[1] if decoding is not None else None):
+            if each is not None:
+                await asyncio.wait([each])
+                each.exception()  # retrieved, so that asyncio does not log it
         if self._reader is not None:
             await self._run(self._reader.close)  # on its thread: only one thread at a time may use a reader
         self._thread.shutdown(wait=False)
@@ -314,6 +348,18 @@ class AsyncReader:
             self._records = reader._hand_out(chunk, iter(records))
         return record
 
+    async def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
+        """Return the next few records of one partition, or None at the end. Raise TimedOut if none arrive in time."""
+        if rest := list(self._records):  # of a loop that was left
+            return rest
+        reader = self._its
+        taken = await self._take(reader._decode, timeout)
+        if taken is None:
+            return None
+        chunk, records = taken
+        reader._is_at(chunk)
+        return records
+
     async def arrow(self) -> AsyncIterator[pa.RecordBatch]:
         reader = self._its
         while (taken := await self._take(reader._table)) is not None:
@@ -322,24 +368,34 @@ class AsyncReader:
             if table is not None and table.num_rows:
                 yield table
 
-    async def _take(self, decode: Callable[[Chunk], T]) -> tuple[Chunk, T] | None:
-        reader = self._its
+    async def _take(self, decode: Callable[[Chunk], T], timeout: float | None = None) -> tuple[Chunk, T] | None:
+        reader, clock = self._its, asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
         while True:
             if self._taking is None:
-                self._taking = asyncio.ensure_future(self._run(lambda: reader._next(_LOOK_UP)))
+                patience = _LOOK_UP if deadline is None else min(_LOOK_UP, max(0.0, deadline - clock()))
+                self._taking = asyncio.ensure_future(self._run(partial(reader._next, patience)))
             try:
                 # Shielded: a chunk that the thread has fetched is kept if this task is cancelled.
                 chunk = await asyncio.shield(self._taking)
             except TimedOut:
                 self._taking = None
+                if deadline is not None and clock() >= deadline:
+                    raise TimedOut(f"no new records within {timeout:g} s") from None
                 continue
             except FencepostError:
                 self._taking = None
                 raise
             if chunk is None:
                 return None
-            decoded = await self._run(partial(decode, chunk))
-            self._taking = None
+            if self._decoding is None or self._decoding[0] != decode:
+                self._decoding = decode, asyncio.ensure_future(self._run(partial(decode, chunk)))
+            try:
+                decoded: T = await asyncio.shield(self._decoding[1])
+            except Exception:
+                self._decoding = None
+                raise
+            self._taking = self._decoding = None
             return chunk, decoded
 
     async def _run(self, work: Callable[[], T]) -> T:

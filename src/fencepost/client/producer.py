@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from fencepost.client.cluster.addresses import Servers
-from fencepost.client.cluster.checks import nearest
-from fencepost.client.cluster.forking import tell_after_fork, wait_for_imports
+from fencepost.client.cluster.checks import check_known
+from fencepost.client.cluster.forking import OnePerProcess, of_the_parent, tell_after_fork, wait_for_imports
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
@@ -27,7 +27,8 @@ from fencepost.client.produce.options import (
     Serializer,
     WhenFull,
 )
-from fencepost.client.produce.send_thread import SendThread
+from fencepost.client.produce.partition_queue import interrupted, is_mine
+from fencepost.client.produce.send_thread import SendThread, print_error
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.produce.ticket import Ticket
@@ -35,16 +36,15 @@ from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Transactional
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.claim_request import Resources, check_claim
+from fencepost.core.own.lease import Lease
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.setting import settings_doc
-from fencepost.types import Milliseconds, Offset, TopicPartition
+from fencepost.types import Milliseconds, TopicPartition
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from fencepost.client.own.kafka import KafkaOwner, KafkaProducerBackend
-    from fencepost.client.produce.table import BulkTicket
+    from fencepost.client.produce.table import BulkTicket, Rows
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -77,7 +77,7 @@ class ProducerKeywords(TypedDict, total=False):
     stats_interval: float
 
 
-class Producer:
+class Producer(OnePerProcess):
     __doc__ = settings_doc(
         ProducerOptions,
         """
@@ -101,8 +101,7 @@ class Producer:
     ) -> None:
         """With `ids`, fence the producer that saved them, and resume from there."""
         self._settings = ClientSettings.of(servers)
-        for name in options.keys() - ProducerKeywords.__annotations__.keys():
-            raise ConfigError(f"a producer has no setting {name!r}{_hint(name)}")
+        check_known("Producer", options, ProducerKeywords.__annotations__)
         if ids is not None and not isinstance(ids, ProducerIds):
             raise ConfigError(f"ids={ids!r}: must be ProducerIds; ProducerIds.from_json reads saved ones")
         if ids is not None and options.setdefault("name", ids.name) != ids.name:
@@ -116,7 +115,7 @@ class Producer:
             retry_backoff=self._options.retry_backoff,
         )
         self._ids = ids
-        self._start = threading.Lock()
+        self._start = threading.RLock()
         self._closed = False
         self._routes = Routes(self._settings)
         self._steps: Transactional | None = None
@@ -125,7 +124,6 @@ class Producer:
         self._transaction: ProducerTransaction | None = None
         self._owns_by: OwnBackend | None = None
         self._kafka_owner: KafkaOwner | None = None
-        self._loss = Loss()
         self._held: dict[tuple[str, str], None] = {}
         """Group and name of each owned resource."""
         self._cluster_id: str | None = None
@@ -147,8 +145,12 @@ class Producer:
     def _new_sender(self) -> Sender:
         network, clock = self._make_network()
         self._clock = clock
-        sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids)
+        lease = Lease()
+        sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids, lease=lease)
+        self._loss = Loss(lease, clock)
+        self._loss.on_lease_over = network.wake  # the send thread ends the ownership
         self._queues = sender.queues
+        self._routes.on_silent = sender.doubt
         # An intake of its own: if the send thread had a reference to the producer, it could never be collected.
         intake = self._intake = self._queues.new_intake(self._send_slowly)
         if type(self).send is Producer.send:
@@ -183,8 +185,11 @@ class Producer:
         )
         return ticket
 
-    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> BulkTicket:
+    def send_arrow(self, topic: str, table: Rows) -> BulkTicket:
         """Send one record per row, encoded straight from the columns without the GIL.
+
+        `table`: a Table, RecordBatch or RecordBatchReader, or an iterable of Tables and RecordBatches, which is read to
+        its end first.
 
         Columns, all optional: `key` and `value` (binary or text), `headers` (a list of (key, value), or a map),
         `partition` (an integer) and `timestamp`. Any other column raises ValueError. While the topic's partitions are
@@ -192,6 +197,7 @@ class Producer:
         per chunk.
         """
         self._begin()
+        self._loss.check()
         from fencepost.client.produce.table import send_table
 
         return send_table(self._queues, self._options, topic, table, self._clock.now_ms())
@@ -218,7 +224,9 @@ class Producer:
         if self._steps is None:
             raise ConfigError("ids need a name, because a bare pid cannot be fenced: Producer(…, name='…')")
         self._begin()
-        self._sender.wait_for_identity(self._options.delivery_timeout)
+        if self._thread is not None and self._thread.is_current:
+            raise FencepostError("ids cannot be read in a callback, which runs on the send thread: read them elsewhere")
+        self._sender.begin_to_save_ids(self._sender.wait_for_identity(self._options.delivery_timeout))
         if self._cluster_id is None:
             self._cluster_id = self._routes.view().cluster_id
         return self._sender.call(lambda: self._sender.ids(self._cluster_id))
@@ -263,7 +271,7 @@ class Producer:
         return self._transaction
 
     def send_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
+        self, group: str, offsets: Mapping[TopicPartition, int], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
         """Commit the group's offsets with the open transaction: if, and only if, it commits."""
         if self._transaction is None or not self._transaction.is_open:
@@ -304,14 +312,19 @@ class Producer:
         backend = self._backend()
         self._queues.on_fenced = self._loss.happened
         claim = claim_by(PlacingBackend(backend, self._queues, self._held), request, self._loss, on_lost)
+        if self._sender.lease.session and type(self).send is Producer.send:
+            self.send = _under_lease(self._intake.send, self._loss)  # type: ignore[method-assign]
         if self._kafka_owner is not None:
             self._steps = self._kafka_owner.writing  # the caller's transactions use the write id
         return claim
 
     def check_owned(self) -> None:
         """Raise Fenced if this producer has lost what it owned, even if it sends nothing."""
+        if (parents := self._loss.parents) is not None:
+            raise parents.fresh()
+        self._loss.check()
         if (fenced := self._sender.fenced) is not None:
-            raise fenced
+            raise fenced.fresh()
 
     def interrupt(self) -> None:
         """From another thread: give up an `own` that waits, which then raises Closed."""
@@ -335,7 +348,14 @@ class Producer:
         from fencepost.client.own.kafka import LANES, KafkaOwner, KafkaProducerBackend
 
         patience, timeout = self._options.delivery_timeout, self._options.transaction_timeout
-        owner = KafkaOwner(self._settings, self._routes, transaction_timeout=timeout, patience=patience, lanes=LANES)
+        owner = KafkaOwner(
+            self._settings,
+            self._routes,
+            transaction_timeout=timeout,
+            patience=patience,
+            lanes=LANES,
+            lease=self._sender.lease,
+        )
         self._kafka_owner = owner
         return KafkaProducerBackend(self._sender, owner, self._options)
 
@@ -354,7 +374,7 @@ class Producer:
     # --- flush and close ---
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all earlier records are settled.
+        """Wait until all earlier records are settled. Not in a callback: that runs on the send thread.
 
         Raise Undelivered if records failed since the last flush and nobody asked their tickets; raise Fenced instead if
         a fence is the cause.
@@ -368,23 +388,28 @@ class Producer:
         """Send what is queued, wait for the answers, and end. A second call does nothing."""
         if self._closed:
             return
+        self._queues.check_thread("close()")
+        self._queues.check_interrupted()
+        self._sender.direct.give_back()
         if self._transaction is not None and self._transaction.is_open:
             self._transaction.abort()
         self._closed = True
-        if self._thread is not None:
-            self._thread.close()
         self._queues.refuse_from_now(Closed("the producer is closed"))
         try:
             if self._queues.wait_until_settled(timeout) and self._owns_by is not None:
                 self._owns_by.close()
-        finally:
+        except BaseException:  # perhaps a signal handler's, which ends the program: nobody will be told otherwise
             self._end()
+            self._say_lost("when close() was interrupted")
+            raise
+        self._end()
         self._raise_undelivered()
 
     def _end(self) -> None:
         """End without waiting: fail what is left, even if Ctrl-C comes again."""
         try:
             if self._thread is not None:
+                self._thread.close()  # not before: if the program ends meanwhile, it waits for what is unsettled
                 self._sender.stop()
                 self._thread.join()  # it fails what is left
             else:
@@ -393,7 +418,12 @@ class Producer:
         finally:
             if self._owns_by is not None:
                 self._owns_by.forget()
+            self._sender.lease.drop()  # what is released is not lost
             _closing(self._steps, self._routes)()
+
+    def _say_lost(self, when: str) -> None:
+        if self._thread is not None:
+            self._thread.report(when)
 
     def _raise_undelivered(self) -> None:
         count, causes = self._sender.take_failures()
@@ -418,14 +448,19 @@ class Producer:
             self.close()
             return
         try:
-            self.close(timeout=0 if issubclass(kind or Exception, KeyboardInterrupt) else None)
+            # The caller should see the error soon, also if the server is gone: it is why the block has ended.
+            self.close(timeout=0 if issubclass(kind or Exception, KeyboardInterrupt) else self._options.exit_timeout)
         except (Fenced, Undelivered) as undelivered:
             error.add_note(str(undelivered))  # the caller should see the first error
+            if isinstance(error, SystemExit):  # nobody sees its notes
+                print_error(f"fencepost: {undelivered}")
 
     # --- start and fork ---
 
     def _begin(self) -> None:
         """Start the send thread if it does not run: at the first use, since the process may be forked until then."""
+        if is_mine(self._start):
+            raise interrupted()
         with self._start:
             if self._thread is None:
                 if self._closed:
@@ -438,21 +473,35 @@ class Producer:
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent its thread, sockets and records, and start without any."""
-        self._start = threading.Lock()
+        self._start = threading.RLock()
         if self._closed:
             return
         before, self._thread = self._sender, None
-        self._sender = self._new_sender()
         self._routes, self._owns_by = Routes(self._settings), None
-        before.forget_sockets()
+        loss = self._loss
+        before.leave_to_parent()
+        loss.leave_to_parent()
+        self._sender = self._new_sender()
+        self._loss.parents = loss.parents
         owner, named = before.is_owner, self._options.name is not None
         if owner or named:
             what = "that owns something" if owner else "with a name"
             self._closed = True
-            self._queues.refuse_from_now(Closed(f"a producer {what} does not work in a forked process: make a new one"))
+            self._queues.refuse_from_now(of_the_parent(f"a producer {what}"))
 
 
 wait_for_imports()
+
+
+def _under_lease(send: Callable[..., Ticket], loss: Loss) -> Callable[..., Ticket]:
+    """Return `send` for an owner with a session, which raises once the lease is over. It has no reference to the
+    producer, which could be garbage-collected only later then."""
+
+    def send_under_lease(topic: str, value: Any, **how: Any) -> Ticket:
+        loss.check()
+        return send(topic, value, **how)
+
+    return send_under_lease
 
 
 def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
@@ -464,12 +513,3 @@ def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
         routes.close()
 
     return let_go
-
-
-def _hint(name: str) -> str:
-    """Return a hint for the unknown setting `name`."""
-    if "servers" in name:
-        return "; the servers are the first argument: Producer('127.0.0.1:9092')"
-    if "." in name:
-        return "; Producer.from_config takes a dict with Kafka's names"
-    return nearest(name, ProducerKeywords.__annotations__)

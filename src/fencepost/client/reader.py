@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAli
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.cluster.checks import check_bytes, check_name, check_seconds
+from fencepost.client.cluster.checks import MOST_SECONDS, check_bytes, check_name, check_seconds, only_known
 from fencepost.client.cluster.closing import Closing
-from fencepost.client.cluster.forking import tell_after_fork
+from fencepost.client.cluster.forking import OnePerProcess, of_the_parent, tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
+from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.claim_request import Resources, check_claim
+from fencepost.core.own.lease import Lease
 from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
 from fencepost.kernel import decode_rows
 from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset, TopicPartition
@@ -66,7 +68,7 @@ class ReaderKeywords(TypedDict, total=False):
     patience: float
 
 
-class Reader(Closing):
+class Reader(OnePerProcess, Closing):
     """Reads topics or partitions from given places to given places, record by record or as Arrow batches.
 
     >>> with Reader("127.0.0.1:9092", "orders", start="earliest", stop="latest") as reader:
@@ -98,6 +100,7 @@ class Reader(Closing):
         Seconds without any answer after which reading raises.
     """
 
+    @only_known("Reader")
     def __init__(
         self,
         servers: Servers | ClientSettings,
@@ -116,7 +119,7 @@ class Reader(Closing):
         self._settings = ClientSettings.of(servers)
         for name, size in (("partition_bytes", partition_bytes), ("prefetch_bytes", prefetch_bytes)):
             check_bytes(size, name)
-        check_seconds(max_wait, "max_wait", or_zero=True)
+        check_seconds(max_wait, "max_wait", or_zero=True, most=MOST_SECONDS)
         check_seconds(patience, "patience")
         self._options = FetchOptions(
             read_committed=read_committed,
@@ -129,6 +132,7 @@ class Reader(Closing):
         self._group = group
         self._headers = headers
         self._closed = False
+        self._closed_by_fork: Closed | None = None
         self._given: ReadRecord | None = None
         self._taken: Chunk | None = None
         """Fetched and not decoded yet: after a failure or an interrupt it is decoded again, not skipped."""
@@ -141,13 +145,17 @@ class Reader(Closing):
         places = self._find_places()
         self._positions = {partition: at for partition, (at, _) in places.items()}
         self._owns_by: OwnBackend | None = None
-        self._loss = Loss()
         self._commits_by: KafkaReaderBackend | None = None
         """Of an owner on Apache Kafka, which fences its write id when it commits."""
         self._untouched = True  # nothing was read yet
         network, clock = self._make_network()
         self._clock = clock
-        self._fetcher = Fetcher(self._settings, self._options, network, clock, places)
+        self._lease = Lease()
+        self._fetcher = Fetcher(self._settings, self._options, network, clock, places, self._lease)
+        self._loss = Loss(self._lease, clock)
+        self._loss.before_lease_ends = self._fetcher.read_answers
+        self._loss.on_lease_over = network.wake  # the caller may wait for records
+        self._watch = LeaseWatch(self._lease, clock, self._loss.look)
         tell_after_fork(self)
 
     @classmethod
@@ -304,24 +312,31 @@ class Reader(Closing):
 
     def _next(self, timeout: float | None) -> Chunk | None:
         if self._closed:
-            raise Closed("the reader is closed, or belongs to the parent process: create another one after a fork")
+            raise self._closed_by_fork or Closed("the reader is closed")
         self._untouched = False
         if self._taken is not None:
             return self._taken
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        while (chunk := self._fetcher.take()) is None:
+        asked = False
+        while (chunk := self._fetched()) is None:
             if self._commits_by is not None:
                 self._commits_by.check()
             if self._fetcher.is_done:
                 return None
-            left = None if deadline is None else deadline - self._clock.monotonic()
-            if left is not None and left <= 0:
+            left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+            if left == 0 and asked:
                 raise TimedOut(f"no new records within {timeout:g} s")
             self._fetcher.run_once(left)
+            asked = True  # once also without any time left, so that `poll(0)` in a loop gets records
         self._taken = chunk
         # Ask for more before this is decoded: server and network work meanwhile.
         self._fetcher.run_once(0.0)
         return chunk
+
+    def _fetched(self) -> Chunk | None:
+        """Return the next chunk that is here, unless it belongs to another owner by now."""
+        self._loss.check()
+        return self._fetcher.take()
 
     # --- owning ---
 
@@ -344,12 +359,13 @@ class Reader(Closing):
         than that between two reads loses the resources.
         """
         if self._closed:
-            raise Closed("the reader is closed")
+            raise self._closed_by_fork or Closed("the reader is closed")
         names = [str(partition) for partition in self._positions] if resources is None else resources
         request = check_claim(group, names, generation=generation, wait=wait, after=after, session=session)
         backend = self._backend()
         self._fetcher.on_fenced = self._loss.happened
         claim = claim_by(backend, request, self._loss, on_lost)
+        self._watch.go_on()
         if self._untouched:
             places = self._find_places()
             self._positions = {partition: at for partition, (at, _) in places.items()}
@@ -358,13 +374,15 @@ class Reader(Closing):
 
     def check_owned(self) -> None:
         """Raise Fenced if this reader has lost what it owned. Does not wait, and sends a sign of life."""
+        if self._loss.parents is not None:
+            raise self._loss.parents.fresh()
         if self._owns_by is not None and not self._closed:
+            self._loss.check()
             if self._fetcher.tenure.connection is not None:
                 self._fetcher.run_once(0.0, fetches=False)
             if self._commits_by is not None:
                 self._commits_by.check()
-            if self._loss.cause is not None:
-                raise self._loss.cause
+            self._loss.check()
 
     def interrupt(self) -> None:
         """Make an `own` that waits in another thread raise Closed."""
@@ -382,7 +400,7 @@ class Reader(Closing):
     def _kafka_backend(self) -> KafkaReaderBackend:
         from fencepost.client.own.kafka import KafkaReaderBackend  # for weight: only owners on Apache Kafka need it
 
-        self._commits_by = KafkaReaderBackend(self._settings)
+        self._commits_by = KafkaReaderBackend(self._settings, self._lease)
         self._commits_by.on_fenced = self._loss.happened
         return self._commits_by
 
@@ -402,6 +420,7 @@ class Reader(Closing):
         if self._group is None:
             raise ConfigError("commit needs a group: create the reader with group=…")
         store = self.positions if offsets is None else offsets
+        self._loss.check()
         if self._commits_by is not None:
             self._commits_by.commit(self._group, store)
             return
@@ -436,18 +455,21 @@ class Reader(Closing):
                 raise_for(stored.error_code, what)
 
     def after_fork(self) -> None:
-        """Close the reader in a forked child if it owns something: the connection is the parent's."""
-        if not self._closed and self._fetcher.tenure.connection is not None:
-            self._closed = True
+        """Close the reader in a forked child. The two would share a connection, and what it owns."""
+        if not self._closed:
+            self._closed, self._closed_by_fork = True, of_the_parent("the reader")
             self._fetcher.forget_sockets()
+            self._loss.leave_to_parent()
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._watch.close()
             if self._owns_by is not None:
                 self._owns_by.close()
                 self._owns_by.forget()
             self._fetcher.close()
+            self._lease.drop()  # what is released is not lost
 
 
 def _wanted(topics: Any) -> list[str | TopicPartition]:

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
+from fencepost.client.cluster.checks import check_known
 from fencepost.client.cluster.patience import LONGEST_PAUSE, Backoff
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim, OwnedRows
@@ -119,6 +120,7 @@ class Standby:
         session: float,
         options: ProducerKeywords,
     ) -> None:
+        check_known("standby", options, [*ProducerKeywords.__annotations__, "session"])
         check_claim(group, resources, wait=True, session=session)  # raise for a mistake now, and not in the loop
         self._settings = ClientSettings.of(servers)
         self._group = group
@@ -127,6 +129,21 @@ class Standby:
         self._options = options
         self._stopped = threading.Event()
         self._waiting: Producer | None = None
+
+    @staticmethod
+    def from_config(
+        config: Mapping[str, object],
+        group: str | None,
+        resources: Sequence[str],
+        *,
+        session: float = 10.0,
+        **options: Unpack[ProducerKeywords],
+    ) -> Standby:
+        """Create one as `standby`, with librdkafka's or Java's names, as `Producer.from_config` takes them."""
+        from fencepost.client.cluster.config_names import producer_fields  # slow to load, and rarely needed
+
+        settings, named = producer_fields(config)
+        return standby(ClientSettings(**settings), group, resources, session=session, **{**named, **options})
 
     def __iter__(self) -> Iterator[Term]:
         while (term := self._next_term()) is not None:
@@ -187,6 +204,6 @@ def standby(
     """Return a loop of terms that own `resources` in `group`: `for term in standby(…): with term as producer: …`.
 
     `group`: None means the group `default`. `session`: seconds of silence after which an owner is replaced. `options`
-    are the producer's.
+    are the producer's. `Standby.from_config` takes a dict with the names of librdkafka and Java.
     """
     return Standby(servers, group, resources, session, options)

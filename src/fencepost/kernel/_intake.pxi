@@ -278,6 +278,8 @@ cdef class Intake:
             time = now_ms()
         elif type(timestamp) is int:
             time = timestamp
+            if time < EARLIEST_AT_ONCE:
+                return self.slowly(topic, value, key, headers, partition, timestamp)
         else:
             return self.slowly(topic, value, key, headers, partition, timestamp)
         ticket = self.ticket
@@ -305,6 +307,8 @@ cdef class Intake:
         return self.slowly(topic, value, key, headers, partition, timestamp)
 
 
+# Explicit times before April 1970 are left to Python, which rejects those that were meant in seconds.
+cdef int64_t EARLIEST_AT_ONCE = 10_000_000_000
 cdef tuple NOTHING = ()
 cdef Span NO_SPAN
 NO_SPAN.data, NO_SPAN.size = NULL, 0

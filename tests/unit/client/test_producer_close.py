@@ -22,7 +22,7 @@ class OutOfReach(Producer):
         on = cluster()
         network, woken = on.network(), threading.Event()
 
-        def poll(timeout: float | None, turn: threading.Lock | None = None) -> None:
+        def poll(timeout: float | None, turn: threading.RLock | None = None) -> None:
             assert turn is not None
             turn.release()
             woken.wait(10)

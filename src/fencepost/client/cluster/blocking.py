@@ -17,8 +17,8 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.closing import Closing
@@ -43,6 +43,9 @@ from fencepost.kernel import Buffer, room
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import MAX_ANSWER, FrameReader, framed, read_response_head, request_head
+
+Silent: TypeAlias = Callable[[Address, TimedOut], None]
+"""Called with a server that did not answer in time, on the thread that waited."""
 
 
 class BlockingConnection(Closing):
@@ -199,10 +202,12 @@ class Channel:
         request_timeout: float = 30.0,
         connect_timeout: float = 10.0,
         security: Security = OPEN,
+        on_silent: Silent | None = None,
     ) -> None:
         self.address = address
         self._client_id = client_id
         self._security = security
+        self._on_silent = on_silent
         self.request_timeout = request_timeout
         """Seconds until an answer is given up."""
         self._connect_timeout = connect_timeout
@@ -285,8 +290,10 @@ class Channel:
                 self._is_to_close = False
                 yield
             self._failures = 0
-        except (Unreachable, TimedOut):
+        except (Unreachable, TimedOut) as error:
             self._failures += 1
+            if isinstance(error, TimedOut) and self._on_silent is not None:
+                self._on_silent(self.address, error)
             raise
         finally:
             del self._waiting[token]

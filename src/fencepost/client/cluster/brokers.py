@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.connection import BrokerConnection, Lost
+from fencepost.client.cluster.connection import BrokerConnection, Lost, Overdue
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import ClientSettings
@@ -31,7 +31,7 @@ _LONGEST_BACKOFF: Final = 2.0
 _SIDE_AGAIN: Final = 10.0
 """Seconds between two attempts to dial a side connection: the producer works without it."""
 REPORT_SECONDS: Final = 30.0
-"""Seconds between two log lines about the same broker that cannot be reached."""
+"""Seconds between two log lines about the same broker that cannot be reached or does not answer."""
 
 KeptOut: TypeAlias = Callable[[Address | None, FencepostError], None]
 """The broker that rejects this client, or None if all of them do; and why."""
@@ -283,10 +283,27 @@ class Brokers:
             self._refusals[address] = error
         else:
             self._refusals.pop(address, None)
-            self._reports.end_periods(now)
-            if not connection.versions and self._reports.admit(address, now):
-                logger.warning("%s; trying again", error)  # so that the user need not wait for a timeout
+            if not connection.versions or isinstance(error, Overdue):
+                self._report(address, error, now)
         self._tell_who_is_kept_out(address)
+
+    def _report(self, address: Address, error: FencepostError, now: float) -> None:
+        """Log a broker that cannot be reached or does not answer, so that the user need not wait for a timeout."""
+        self._reports.end_periods(now)
+        if self._reports.admit(address, now):
+            logger.warning("%s; trying again", error)
+
+    def doubt(self, address: Address, error: FencepostError) -> None:
+        """Distrust a broker that left a request unanswered on another connection of this client. Ask who leads its
+        partitions now, and dial it again before anything else is sent to it: a broker that hung answers what it finds
+        in its sockets by what it knew before. An owner keeps its connection, because it owns by it."""
+        self._metadata.distrust()
+        self.last_error = error
+        self._report(address, error, self._clock.monotonic())
+        if self._only is None and not self.stays_alone:
+            for connection in (self._connections.get(address), self._sides.get(address)):
+                if connection is not None and connection.is_ready and not connection.in_flight:
+                    connection.close(error)
 
     def _tell_who_is_kept_out(self, address: Address) -> None:
         """Report a rejection at once, although later attempts may succeed (an account may be created meanwhile)."""

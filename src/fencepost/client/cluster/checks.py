@@ -6,13 +6,21 @@ everywhere in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from operator import index
-from typing import Any
+from typing import Any, Final, ParamSpec, TypeVar
 
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
 from fencepost.types import Milliseconds
+
+LIKE_SECONDS: Final = (10**9, 10**10)
+"""Timestamps from the first to before the second were meant in seconds: as seconds they are from 2001 to 2286, as
+milliseconds from January to April 1970."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # --- arguments of calls ---
 
@@ -52,7 +60,15 @@ def milliseconds(value: Any, what: str) -> Milliseconds:
     time = whole_number(value, what)
     if not -(1 << 63) <= time < 1 << 63:
         raise ValueError(f"{what} must be milliseconds since 1970 that fit into 64 bits, not {time}")
+    if LIKE_SECONDS[0] <= time < LIKE_SECONDS[1]:
+        raise in_seconds(what, time)
     return time
+
+
+def in_seconds(what: str, time: int) -> ValueError:
+    """Return the error for a time that was surely meant in seconds. As milliseconds it would be in early 1970, and
+    retention would delete the record at once."""
+    return ValueError(f"{what} must be milliseconds since 1970, and {time} looks like seconds: multiply it by 1000")
 
 
 def header_pairs(headers: Any) -> list[Any]:
@@ -64,10 +80,16 @@ def header_pairs(headers: Any) -> list[Any]:
 # --- settings ---
 
 
-def check_seconds(value: Any, name: str, *, or_zero: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (value > 0 or (or_zero and value == 0)):
+MOST_SECONDS: Final = (2**31 - 1) // 1000
+"""Of a time that a request carries: Kafka's protocol has milliseconds in 32 bits there."""
+
+
+def check_seconds(value: Any, name: str, *, or_zero: bool = False, most: float = float("inf")) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not (0 < value <= most or (or_zero and value == 0)):
         kind = "a number of seconds, 0 or more" if or_zero else "a positive number of seconds"
-        raise ConfigError(f"{name}={value!r}: expected {kind}")
+        limit = f", at most {most} (24 days)" if most == MOST_SECONDS else ""
+        raise ConfigError(f"{name}={value!r}: expected {kind}{limit}")
 
 
 def check_bytes(value: Any, name: str) -> None:
@@ -83,6 +105,39 @@ def check_callable(value: Any, name: str) -> None:
 def check_name(value: Any, name: str) -> None:
     if value is not None and not (isinstance(value, str) and value):
         raise ConfigError(f"{name}={value!r}: expected a non-empty str")
+
+
+def check_known(client: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Reject keywords that `client` does not have, and suggest what the caller may have meant."""
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{client} has no setting {name!r}{_hint(client, name, known)}")
+
+
+def _hint(client: str, name: str, known: Iterable[str]) -> str:
+    if "servers" in name:
+        return f"; the servers are the first argument: {client}('127.0.0.1:9092', …)"
+    if "." in name:
+        return f"; {client}.from_config takes a dict with Kafka's names"
+    return nearest(name, known)
+
+
+def only_known(client: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function so that it calls `check_known` first. Type checkers see the function's own signature."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        code = function.__code__
+        arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = [name for name in arguments if name != "self"]
+
+        @wraps(function)
+        def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+            check_known(client, keywords, known)
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorate
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -170,7 +170,8 @@ CLIENT_NAMES: Final = frozenset((*_CLIENT, *_SECURITY))
 
 def client_fields(config: Config, *, default_servers: str) -> dict[str, Any]:
     """Return the fields of `ClientSettings` that `config` sets."""
-    return _client_fields(config, _take(config, {**_CLIENT, **_SECURITY}), default_servers)
+    others = {**_FOR_CONSUMERS, **_FOR_PRODUCERS}
+    return _client_fields(config, _take(config, {**_CLIENT, **_SECURITY}, others), default_servers)
 
 
 def _client_fields(config: Config, given: Mapping[str, Any], default_servers: str) -> dict[str, Any]:
@@ -307,8 +308,7 @@ PRODUCER_NAMES: Final = frozenset((*_PRODUCER, *_PRODUCER_HAS_NONE))
 
 def producer_fields(config: Config, *, default_servers: str = DEFAULT_SERVERS) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of `ClientSettings`, and the keywords for `Producer`."""
-    readers = dict.fromkeys((*_READER, *_READER_HAS_NONE), "it is for consumers")
-    given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, {**readers, **_PRODUCER_HAS_NONE})
+    given = _take(config, {**_CLIENT, **_SECURITY, **_PRODUCER}, {**_FOR_CONSUMERS, **_PRODUCER_HAS_NONE})
     return _client_fields(config, given, default_servers), _fields_of(_PRODUCER, given)
 
 
@@ -357,8 +357,7 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 
     With a group the reader starts where the group left off, as consumers do; without one, where `auto.offset.reset`
     says."""
-    producers = dict.fromkeys((*_PRODUCER, *_PRODUCER_HAS_NONE), "it is for producers")
-    given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**producers, **_READER_HAS_NONE})
+    given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**_FOR_PRODUCERS, **_READER_HAS_NONE})
     keywords = _fields_of(_READER, given)
     if "group" in keywords:
         if keywords.get("start") == "latest":
@@ -372,6 +371,9 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
 
 # --- tables ---
 
+_FOR_PRODUCERS: Final = dict.fromkeys((*_PRODUCER, *_PRODUCER_HAS_NONE), "it is for producers")
+_FOR_CONSUMERS: Final = dict.fromkeys((*_READER, *_READER_HAS_NONE), "it is for consumers")
+
 
 def _take(config: Config, known: Mapping[str, Setting], absent: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return the parsed values by field. Two names of one field (librdkafka's and Java's) must agree."""
@@ -381,6 +383,8 @@ def _take(config: Config, known: Mapping[str, Setting], absent: Mapping[str, str
         if name not in known:
             if absent is not None and name in absent:
                 raise ConfigError(f"{name} is not supported ({absent[name]}): remove it")
+            if name.startswith("sasl.kerberos."):
+                raise ConfigError(f"{name}: Kerberos (GSSAPI) is not supported. Use SCRAM, OAUTHBEARER or mutual TLS")
             raise ConfigError(f"unknown setting {name!r}{nearest(name, known)}")
         field, parse = known[name]
         parsed = parse(name, value)

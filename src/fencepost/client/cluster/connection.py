@@ -101,6 +101,8 @@ class BrokerConnection:
         self.versions: Mapping[int, tuple[int, int]] = {}
         self.throttled_until = float("-inf")
         self.window = Window()
+        self.on_answer: Callable[[float], None] = ignore_answer
+        """Called with every answer, with the moment at which its request was sent."""
         self.is_side = False
         """It is the second one to its broker, for small requests (`Brokers.beside`)."""
         self._client_id = client_id
@@ -263,7 +265,7 @@ class BrokerConnection:
             message = f"{self.address} did not read the request in time"
         elif self._pending and now >= self._pending[0].deadline:
             late = self._pending[0]
-            message = f"{self.address} did not answer {APIS[late.key].name} in time"
+            message = f"{self.address} did not answer {APIS[late.key].name} within {late.deadline - late.since:g} s"
         else:
             message = f"{self.address} did not accept the connection in time"
         self.close(Overdue(message))
@@ -295,6 +297,7 @@ class BrokerConnection:
         self._pending.popleft()
         if pending.asked_at is not None:
             self.window.went_round(self._clock() - pending.asked_at)
+        self.on_answer(pending.since)
         try:
             pending.answered(pending.version, frame[body_at:])
         except Malformed as error:
@@ -354,6 +357,10 @@ class BrokerConnection:
             request.lost(error, self._link.written > request.begins_at)
         if tell and self._on_lost is not None:
             self._on_lost(self, error)
+
+
+def ignore_answer(sent_at: float) -> None:
+    """Ignore the answer: no lease depends on it."""
 
 
 def _nobody_waits(error: FencepostError, left: bool) -> None:

@@ -25,6 +25,7 @@ class Errands:
         self._wake = wake
         self._calls: deque[tuple[Callable[[], Any], Future[Any] | None]] = deque()
         self._over = False
+        self._why = Closed("the producer is closed")
 
     def call(self, what: Callable[[], T]) -> T:
         """Run `what` on the send thread and wait for its result. For all other threads."""
@@ -77,13 +78,18 @@ class Errands:
             except Exception as error:  # noqa: BLE001 - it is the caller's
                 result.set_exception(error)
 
+    def leave_to_parent(self, why: Closed) -> None:
+        """In a forked child: fail every call from now on. Those that wait have their callers in the parent."""
+        self._calls.clear()
+        self._over, self._why = True, why
+
     def close(self) -> None:
         """Fail all waiting calls: the send thread has ended."""
         self._over = True
         while self._calls:
             _, result = self._calls.popleft()
             if result is not None:
-                result.set_exception(Closed("the producer is closed"))
+                result.set_exception(self._why.fresh())
 
 
 def _wrapped(error: Exception) -> FencepostError:

@@ -13,8 +13,9 @@ import logging
 import os
 import threading
 import weakref
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol, SupportsIndex
 
+from fencepost.errors import Closed
 from fencepost.wire import messages
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,20 @@ def wait_for_imports() -> None:
     messages.load_under(loading)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=loading.acquire, after_in_parent=loading.release, after_in_child=loading.release)
+
+
+def of_the_parent(what: str) -> Closed:
+    return Closed(f"{what} belongs to the parent: this process was forked from it. Create another one here")
+
+
+class OnePerProcess:
+    """A client with threads or sockets, which can be neither pickled nor copied."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(f"a {kind} cannot be pickled or copied: create one in each process, and share it there")
 
 
 class Forked(Protocol):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.blocking import Channel, Reply, raise_for
+from fencepost.client.cluster.blocking import Channel, Reply, Silent, raise_for
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode, question
@@ -59,6 +59,7 @@ class Routes(Closing):
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
+        self.on_silent: Silent | None = None
         # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
         self._channels: dict[Address, Channel] = {}
         self._answered: tuple[Address, ...] = ()
@@ -81,9 +82,14 @@ class Routes(Closing):
                 request_timeout=self.settings.request_timeout,
                 connect_timeout=self.settings.connect_timeout,
                 security=self.settings.security,
+                on_silent=self._silent,
             )
             known = self._channels.setdefault(address, fresh)
         return known
+
+    def _silent(self, address: Address, error: TimedOut) -> None:
+        if self.on_silent is not None:
+            self.on_silent(address, error)
 
     def to(self, broker: BrokerNode) -> Channel:
         return self.channel(Address(broker.host, broker.port))

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fencepost.client.cluster.addresses import DEFAULT_SERVERS, Address, Servers, parse_servers
+from fencepost.client.cluster.checks import MOST_SECONDS, check_seconds
 from fencepost.client.cluster.security import OPEN, Security
 
 
@@ -38,6 +39,11 @@ class ClientSettings:
     replication: int | None = None
     """Replicas of the topics that fencepost creates for owners, sinks and copies. None: three, or as many as there are
     brokers."""
+
+    def __post_init__(self) -> None:
+        check_seconds(self.request_timeout, "request_timeout", most=MOST_SECONDS)
+        check_seconds(self.connect_timeout, "connect_timeout")
+        check_seconds(self.retry_backoff, "retry_backoff", or_zero=True)
 
     @property
     def addresses(self) -> str:

@@ -20,6 +20,7 @@ import selectors
 import socket
 import ssl
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -82,7 +83,7 @@ class Network(Protocol):
     def before_work(self) -> None:
         """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
-    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
         """Wait until something happens or the time is over, and call the handlers. `turn`, which the caller holds, is
         released while it waits."""
 
@@ -141,6 +142,9 @@ class SocketNetwork:
             self.lent = select.epoll.fromfd(os.dup(self._selector.fileno()))
             self._outer.register(self.lent, select.EPOLLIN)
             self._poked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            # A bare descriptor, which nothing closes when the network is garbage-collected.
+            self._close_poked = weakref.finalize(self, os.close, self._poked)
+            self._close_poked.atexit = False
             self._selector.register(self._poked, selectors.EVENT_READ, None)
             # Calls of C, which nothing can interrupt: a handler that raises must not leave the sockets out for ever.
             self.lend = partial(self._outer.modify, self.lent, 0)
@@ -179,7 +183,7 @@ class SocketNetwork:
     def before_work(self) -> None:
         self._sleeping = True
 
-    def poll(self, timeout: float | None, turn: threading.Lock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
         while self._resolved:
             link, found = self._resolved.popleft()
             link.resolved(found)
@@ -262,7 +266,7 @@ class SocketNetwork:
         if self._outer is not None:
             self._outer = self.lent = None
             self.lend = self.take_back = _do_nothing
-            os.close(self._poked)
+            self._close_poked()
         self._selector.close()
         self._waker.close()
         self._wakened.close()

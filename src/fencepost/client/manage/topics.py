@@ -140,6 +140,16 @@ class TopicAdmin(PartitionAdmin):
             if topic.error_code == ErrorCode.NONE and (internal or not topic.is_internal)
         )
 
+    def topic_ids(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Return `CLUSTER/TOPIC` of each topic, or of those of the given names that exist: an id that no other topic
+        has, in this cluster or another, and that a recreated topic does not keep."""
+        view = self._routes.view(None if names is None else check_names(names, "names"))
+        return {
+            topic.name: f"{view.cluster_id}/{topic.topic_id}"
+            for topic in view.topics
+            if topic.error_code == ErrorCode.NONE and getattr(topic, "topic_id", None) is not None
+        }
+
     def describe_topic(self, name: str) -> TopicDescription:
         _, topic = self._routes.retried(lambda: self._routes.topic(name))
         return TopicDescription(

@@ -12,9 +12,10 @@ sender.py                        one turn of the send thread, by these parts:
     crowd.py                     the same for many partitions that have little to send each
     settling.py                  batches are delivered or fail, and expire
     enlisting.py, lanes.py       the caller's transactions; an owner's transactions on Apache Kafka
-    reporting.py                 collects the stats
+    reporting.py, rare_lines.py  collects the stats; log lines that would come too often
 direct.py                        a single record's way around the send thread
 lookback.py, aftermath.py        read the log to settle batches in doubt
-ids.py, resume.py                saved ids, and resuming from them
+ids.py, ids_topic.py             saved ids, and the topic for what they do not name
+resume.py                        resuming: open each partition before its first record
 transaction.py                   a transaction as the caller's thread sees it
 """

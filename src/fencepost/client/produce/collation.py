@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from itertools import chain, zip_longest
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
 from fencepost.client.produce.crowd import Crowd
@@ -20,19 +20,21 @@ from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Aboard, CollatedRequest, Requests
-from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.core.backoff import backoff
-from fencepost.core.producers.inflight import Flight, Sent, Step, Verdict
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.inflight import TRANSACTION_OVER, Flight, Sent, Step, Verdict
+from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.core.producers.window import BUSY, LITTLE, PER_REQUEST
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, SendFailed, ServerError
 from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import Offset
 from fencepost.wire import hot
 from fencepost.wire.apis import Key
+
+if TYPE_CHECKING:  # few producers save ids
+    from fencepost.client.produce.resume import Resumption
 
 log = logging.getLogger("fencepost.producer")
 
@@ -42,8 +44,6 @@ GATHER: Final = 0.005
 _LATE: Final = "no answer came, and the server may still append it: a retry could duplicate it"
 
 _ASK_FOR_METADATA: Final = LEADER_IN_DOUBT | {ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID}
-
-_TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
 
 _LONGEST_BACKOFF: Final = 1.0
 
@@ -77,7 +77,7 @@ class Collation:
         self.is_crowded = False
         """So many partitions have small batches that they are the flood themselves, and share large requests."""
         self._turn = 0
-        self._crowd = Crowd(state, enlisting, self, is_resumed=resumption is not None)
+        self._crowd = Crowd(state, enlisting, self, resumption)
 
     def collate(self, now: float) -> None:
         self._turn += 1
@@ -105,7 +105,7 @@ class Collation:
             candidates = self._round(candidates, now)
         if self._state.transaction is not None:
             self._enlisting.enlist(self._state.transaction)
-        if self._resumption is not None:
+        if self._resumption is not None and self._resumption.is_on:
             self._resumption.go_on(now)
 
     def _only_waits(self, queue: PartitionQueue, now: float) -> bool:
@@ -215,8 +215,6 @@ class Collation:
                 self._queues.rest(queue)
                 return False
             flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._state.max_in_flight)
-            if self._resumption is not None:
-                flight.last_acknowledged = self._resumption.last_offset(queue.name)
         step = self._next_step(queue, flight, now)
         if step is Step.WAIT:
             self._state.due(flight.not_before, now)
@@ -330,7 +328,9 @@ class Collation:
             successor = self._state.next_identity(flight.identity)
             if successor is None:
                 return Step.WAIT
-            log.info("%s continues with pid %d under epoch %d", queue.name, successor.pid, successor.epoch)
+            self._state.lines.info(
+                now, "%s continues with pid %d under epoch %d", queue.name, successor.pid, successor.epoch
+            )
             self._renumber(flight, successor, transactional=False)
 
     def _go_on_in_lane(self, queue: PartitionQueue, flight: Flight[ProducerBatch], lane: WriteLane, step: Step) -> Step:
@@ -361,7 +361,9 @@ class Collation:
             flight.limit = self._state.max_in_flight
             flight.begin(who)
         while (batch := self._queues.drain(queue, also_open=True)) is not None:
-            rest = batch if self._resumption is None else self._resumption.without_known(flight, batch)
+            rest: ProducerBatch | None = batch
+            if self._resumption is not None and self._resumption.is_on:
+                rest = self._resumption.without_known(flight, batch)
             if rest is not None:
                 return flight.send(rest, rest.count)
         return None
@@ -510,24 +512,23 @@ class ProduceRequests:
         self._settling.deliver_all(delivered)
         for (queue, sent), part in refused:
             if sent in _flight(queue):  # an earlier one may have taken it with it
-                self._refused(queue, sent, ErrorCode.of(part.error_code), part.error_message, now)
+                self._refused(queue, sent, part, now)
         if waiting:  # the answer left out some partitions
             self._lost(list(waiting.values()), left=True)
 
     def _refused(
-        self, queue: PartitionQueue, sent: Sent[ProducerBatch], code: ErrorCode, message: str | None, now: float
+        self, queue: PartitionQueue, sent: Sent[ProducerBatch], part: hot.ProducedPartition, now: float
     ) -> None:
-        flight = _flight(queue)
+        flight, code = _flight(queue), ErrorCode.of(part.error_code)
         self._state.is_plain = False
-        if code in _ASK_FOR_METADATA:
-            self._metadata.distrust()
-        if code is ErrorCode.INVALID_TXN_STATE and self._state.steps is not None and not self._state.is_transactional:
-            # The marker that ends the previous transaction has not reached this partition yet.
-            code = ErrorCode.CONCURRENT_TRANSACTIONS
-        verdict = flight.refused(sent, code, now, self._backoff(sent))
+        if code in _ASK_FOR_METADATA or code in FENCING | TRANSACTION_OVER:
+            self._metadata.distrust()  # a leader that hung and wakes does not know yet that it was replaced
+        verdict = flight.refused(
+            sent, code, now, self._backoff(sent), self._state.written_as, appended=part.base_offset >= 0
+        )
         lane = self._state.lane(queue)
-        if code in _TRANSACTION_OVER and lane is not None:
-            # Fenced, or open for too long: the coordinator tells which when the transaction is ended.
+        if verdict is Verdict.ABORT and lane is not None:
+            # Fenced, open for too long, or a stale leader: the coordinator tells which when the transaction is aborted.
             lane.fail(ServerError(code, "the transaction has ended on the server"))
             return
         if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
@@ -540,11 +541,13 @@ class ProduceRequests:
             self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
         elif verdict is Verdict.FENCED:
             self._settling.fence(code)
+        elif verdict is Verdict.ABORT:
+            self._settling.give_up(queue, sent, f"the server answers {code.name}: the transaction is aborted", code)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
             parts = self._state.queues.split(sent.batch)
             flight.split(sent, [(part, part.count) for part in parts])
         else:
-            said = f": {message}" if message else ""
+            said = f": {part.error_message}" if part.error_message else ""
             self._settling.give_up(queue, sent, f"the server answers {code.name}{said}", code)
 
     def _lost(self, aboard: list[Aboard], left: bool, *, overdue: bool = False) -> None:
@@ -584,7 +587,9 @@ class ProduceRequests:
                 self._metadata.distrust()
             flight.look_back_failed(asked, self._now(), self._options.retry_backoff)
 
-        log.info("%s: reading the log from offset %s to find the batches in doubt", queue.name, start)
+        self._state.lines.info(
+            self._now(), "%s: reading the log from offset %s to find the batches in doubt", queue.name, start
+        )
         try:
             epoch = self._metadata.leader_epoch(*queue.name)
             LookBack(connection, *queue.name, flight.identity.pid, start, finished, failed, leader_epoch=epoch)

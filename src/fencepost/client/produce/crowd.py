@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, zip_longest
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.produce.enlisting import Enlisting
@@ -35,6 +35,9 @@ from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, CollatedRequest
 from fencepost.client.produce.state import SendState
 from fencepost.core.producers.inflight import Flight, Sent, Step
 from fencepost.core.producers.window import LITTLE
+
+if TYPE_CHECKING:  # few producers save ids
+    from fencepost.client.produce.resume import Resumption
 
 FEW: Final = 32
 """Active queues that are no crowd yet."""
@@ -85,13 +88,15 @@ class _Room:
 
 
 class Crowd:
-    def __init__(self, state: SendState, enlisting: Enlisting, collation: Boarding, *, is_resumed: bool) -> None:
+    def __init__(
+        self, state: SendState, enlisting: Enlisting, collation: Boarding, resumption: Resumption | None
+    ) -> None:
         self._state = state
         self._options = state.options
         self._queues = state.queues
         self._enlisting = enlisting
         self._collation = collation
-        self._is_resumed = is_resumed
+        self._resumption = resumption
         self._line: list[PartitionQueue] = []
         """Queues that `collate` found ready and left to `board_line`, the longest waiting first."""
         self._line_moved = float("-inf")
@@ -101,13 +106,13 @@ class Crowd:
         self._rests_until = float("-inf")
 
     def is_crowd(self) -> bool:
-        """Return whether so many queues are active, and the producer neither uses transactions nor resumes."""
+        """Return whether so many queues are active, and the producer neither uses transactions nor saves ids."""
         state = self._state
         return (
             self._queues.active_count > FEW
             and state.transaction is None
             and state.lanes is None
-            and not self._is_resumed
+            and (self._resumption is None or not self._resumption.is_on)
         )
 
     def odd_queues(self, now: float) -> list[PartitionQueue]:

@@ -22,6 +22,10 @@ Both hold the send thread's turn: the lock that it holds except while it waits f
 A signal handler may raise in the caller's thread at any point, KeyboardInterrupt most of all. So each step is noted
 before it begins, and the send thread finishes or undoes what was interrupted (`recover`). Where bytes may be half
 written or half read, it closes the connection, and the records are sent again under their old stamps.
+
+A handler may also call the producer itself and wait, while the frame that it interrupted stays. If that frame waits for
+the sockets, the handler leaves them to the send thread (`give_back`). If it holds the turn, or the lock of the queues,
+the handler is refused: nobody else could release them.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from fencepost.client.cluster.connection import BrokerConnection, Overdue
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.produce.collation import Collation, ProduceRequests
 from fencepost.client.produce.options import ACKS
-from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, interrupted, is_mine
 from fencepost.client.produce.request import NEWEST_PRODUCE_BY_NAME, CollatedRequest
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
@@ -63,6 +67,10 @@ _A_MOMENT: Final = (True,), (0.01,)
 
 _LONGEST_WAIT: Final = 3600.0
 """Seconds, because epoll takes no timeout of a month."""
+
+_LOOKS_UP: Final = 1.0
+"""Seconds after which a caller leaves a late answer to the send thread. So its wait also ends after a signal handler
+has closed the sockets."""
 
 _EAGER_TURNS: Final = 0.01
 """Seconds between the send thread's turns while it leaves the answers to the callers."""
@@ -186,7 +194,7 @@ class DirectWay:
         collation: Collation,
         requests: ProduceRequests,
         network: Network,
-        turn: threading.Lock,
+        turn: threading.RLock,
     ) -> None:
         self._state = state
         self._options = state.options
@@ -196,8 +204,12 @@ class DirectWay:
         self._requests = requests
         self._network = network
         self._turn = turn
-        self._reading = threading.Lock()
+        self._reading = threading.RLock()
         """Held by the thread that waits for the sockets in place of the send thread."""
+        self.is_read = False
+        """A thread has that lock, and waits."""
+        self._has_given_back = False
+        """That thread was interrupted by a signal handler, and has left the sockets to the send thread."""
         self._is_over = False
         self._acks = ACKS[self._options.acks]
         self._timeout_ms = int(self._options.request_timeout * 1000)
@@ -223,6 +235,8 @@ class DirectWay:
 
     def send(self, queue: PartitionQueue) -> bool:
         """Send the only batch of this queue, if everything is idle. Otherwise return False."""
+        if is_mine(self._turn):  # in a callback or a signal handler
+            return False
         took = False
         try:
             # A loop, because no signal handler can run between its call and its assignment: the lock is never lost.
@@ -239,21 +253,22 @@ class DirectWay:
 
     def read(self, batch: ProducerBatch, timeout: float | None) -> None:
         """Wait until the batch is settled, and read its answer; or return earlier, for one of many reasons."""
-        if batch.request is None or batch.request.connection.is_side:
+        if batch.request is None or batch.request.connection.is_side or is_mine(self._reading) or is_mine(self._turn):
             return  # beside a flood the send thread has to read anyway
         took, network = False, self._network
         try:
             for took in map(self._reading.acquire, _WITHOUT_WAITING):
                 if took and network.lent is not None and not self._is_over:
                     try:
-                        network.awaits_poke = True
+                        self.is_read = network.awaits_poke = True
                         batch.poke = network.poke
                         if not batch.settled:
                             if not self._is_lent:
                                 network.lend()
                             self._read(batch, timeout)
                     finally:
-                        network.awaits_poke, batch.poke = False, None
+                        self.is_read = network.awaits_poke = False
+                        batch.poke = None
                         if not batch.settled or not self._is_lent:
                             self._is_lent = False
                             network.take_back()
@@ -293,7 +308,7 @@ class DirectWay:
         """Called by the event loop when something is to be read."""
         took = False
         try:
-            for took in map(self._turn.acquire, _WITHOUT_WAITING):
+            for took in map(self._turn.acquire, () if is_mine(self._turn) else _WITHOUT_WAITING):
                 if took and self.read_here(batch):
                     return
         except BaseException:
@@ -306,9 +321,20 @@ class DirectWay:
         stop()
         self.hand_over()
 
+    def give_back(self) -> None:
+        """In a signal handler that is about to wait: if it has interrupted this thread in its wait for the sockets,
+        leave them to the send thread. Raise if it has interrupted a step that nobody else can finish."""
+        if is_mine(self._turn):
+            raise interrupted()
+        if is_mine(self._reading):
+            self._has_given_back = True
+            self._is_lent = False
+            self._network.take_back()
+            self._network.wake()
+
     def hand_over(self) -> None:
         """Leave the answer to the send thread: somebody asks for the outcome without waiting."""
-        if self._is_lent and not self._reading.locked():
+        if self._is_lent and not self.is_read:
             self._is_lent = False
             self._network.take_back()
 
@@ -345,7 +371,8 @@ class DirectWay:
         with self._turn:
             self._is_over = True
         self._network.poke()
-        self._reading.acquire()
+        if not self._has_given_back:  # else its thread waits for this one to end
+            self._reading.acquire()
         with self._turn:
             self.recover()
 
@@ -449,14 +476,14 @@ class DirectWay:
             left = deadline - now() if deadline is not None else None
             if left is not None and left <= 0:
                 return
-            if self._network.wait(left):
+            if self._network.wait(_LOOKS_UP if left is None else min(left, _LOOKS_UP)):
                 break
         else:
             return
         self._network.awaits_poke, batch.poke = False, None
         took = False
         try:
-            for took in map(self._turn.acquire, *_A_MOMENT):
+            for took in map(self._turn.acquire, *(((), ()) if is_mine(self._turn) else _A_MOMENT)):
                 if took:
                     self.read_here(batch)
         finally:

@@ -4,10 +4,10 @@ transaction before it is written to."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from fencepost.client.produce.lanes import WriteId, WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import PartitionQueue
-from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.transactions.coordinator import Steps, Transactional
@@ -15,6 +15,9 @@ from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState, ProducerIdentity
 from fencepost.errors import ConfigError, FencepostError, SendFailed, TimedOut, Unreachable
 from fencepost.types import Offset, TopicPartition
+
+if TYPE_CHECKING:  # few producers save ids
+    from fencepost.client.produce.resume import Resumption
 
 
 class Enlisting:
@@ -30,10 +33,10 @@ class Enlisting:
         """Begin a transaction and return the identity it is written under. All earlier records must be settled. Return
         None if other threads have sent meanwhile or the next epoch is being requested: try again."""
         state = self._state
-        if self._resumption is not None:
+        if self._resumption is not None and self._resumption.is_on:
             raise ConfigError(
-                "a producer that resumes from saved ids has no transactions, because resuming bumps the epoch, which "
-                "would abort them: use the name alone, Producer(…, name='…')"
+                "a producer with saved ids has no transactions, because opening a partition bumps the epoch, which "
+                "would abort them: use the name alone, Producer(…, name='…'), and do not read its ids"
             )
         if state.transaction is not None:
             raise FencepostError("a transaction is open already: transactions do not nest")
@@ -75,7 +78,8 @@ class Enlisting:
             return lane.admits(queue.name, is_new=is_new, now=now)
         if state.identity.state is not PidState.READY or self._settling.is_to_sweep:
             return False
-        if self._resumption is not None and not self._resumption.admits(queue.name):
+        resumption = self._resumption
+        if resumption is not None and resumption.is_on and not resumption.admits(queue.name):
             return False
         return state.transaction is None or state.transaction.admits(queue.name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fencepost.client.cluster.connection import BrokerConnection
@@ -23,6 +24,8 @@ class IdentityRequests:
         self._options = state.options
         self._brokers = state.brokers
         self._settling = settling
+        self.on_pid: Callable[[Pid], None] = _ignore
+        """Called with every pid that the name gets, on an errand's thread, before anything is written under it."""
 
     def ask_if_due(self, now: float) -> None:
         state = self._state
@@ -85,7 +88,9 @@ class IdentityRequests:
         if before is not None and self._state.may_be_open:
             abort_open(steps, before)
             self._state.may_be_open = False  # once only: under the next epoch the old one's abort would be rejected
-        return steps.init(int(self._options.transaction_timeout * 1000), before)
+        who = steps.init(int(self._options.transaction_timeout * 1000), before)
+        self.on_pid(who.pid)
+        return who
 
     def answered(self, outcome: Identity | FencepostError) -> None:
         state = self._state
@@ -104,3 +109,7 @@ class IdentityRequests:
             state.identity.answer_lost(state.now(), self._options.retry_backoff)
         else:
             self._settling.finish(SendFailed(str(outcome), persisted="no", code=outcome.code))
+
+
+def _ignore(pid: Pid) -> None:
+    """Do nothing: this producer saves no ids."""

@@ -29,6 +29,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
+from fencepost.client.produce.rare_lines import RareLines
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.client.transactions.coordinator import Steps, abort_open
 from fencepost.core.producers.enlist import Enlisted
@@ -115,6 +116,7 @@ class WriteLane:
         self._may_be_open = False
         """The coordinator may have an open transaction under the epoch that is being replaced: abort it first."""
         self._not_before = float("-inf")
+        self._lines = RareLines()
         self._is_over = False
 
     # --- while it is open ---
@@ -193,7 +195,7 @@ class WriteLane:
                     TimedOut(f"the transaction of {self.name} was open for half of its timeout without an answer")
                 )
             if self.open.error is not None:
-                self._start_over()
+                self._start_over(now)
             elif self._held and all_answered and not self.open.is_growing:
                 self._commit()
             else:
@@ -206,9 +208,10 @@ class WriteLane:
 
     # --- its end ---
 
-    def _start_over(self) -> None:
+    def _start_over(self, now: float) -> None:
         assert self.open is not None
-        log.info("a transaction of %s is aborted and its records are sent again: %s", self.name, self.open.error)
+        what = "a transaction of %s is aborted and its records are sent again: %s"
+        self._lines.info(now, what, self.name, self.open.error)
         self._may_be_open = self.open.is_begun
         self.open = None
         self._is_spent = True
@@ -234,7 +237,7 @@ class WriteLane:
             elif outcome.code in NAME_TAKEN:
                 self._outcomes.fence(outcome.code)
             else:
-                log.info("no next epoch for %s yet: %s", self.name, outcome)
+                self._lines.info(now, "no next epoch for %s yet: %s", self.name, outcome)
                 self._not_before = now + _RENEW_AGAIN
 
         self._errands.send_out(renew, renewed)

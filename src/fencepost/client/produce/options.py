@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from fencepost.client.cluster.checks import check_bytes, check_callable, check_name, check_seconds
+from fencepost.client.cluster.checks import MOST_SECONDS, check_bytes, check_callable, check_name, check_seconds
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
-from fencepost.kernel.codecs import compress
 from fencepost.setting import setting
 
 Compression: TypeAlias = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -25,6 +24,11 @@ OnStats: TypeAlias = Callable[[ProducerStats], object]
 
 ACKS: Final[Mapping[str, int]] = {"all": -1, "leader": 1, "none": 0}
 """The values on the wire."""
+
+LEVELS: Final[Mapping[str, tuple[int, int]]] = {"gzip": (-1, 9), "lz4": (-1, 12), "zstd": (-(1 << 17), 22)}
+"""The lowest and the highest level of each codec that has levels."""
+DEFAULT_LEVEL: Final = -1
+"""librdkafka's default of `compression.level`, whatever the codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +117,13 @@ class ProducerOptions:
             check_bytes(getattr(self, name), name)
         for name in (
             "delivery_timeout",
-            "request_timeout",
             "stats_interval",
             "unknown_topic_timeout",
             "metadata_max_age",
-            "transaction_timeout",
         ):
             check_seconds(getattr(self, name), name)
+        for name in ("request_timeout", "transaction_timeout"):
+            check_seconds(getattr(self, name), name, most=MOST_SECONDS)
         for name in ("linger", "retry_backoff", "exit_timeout"):
             check_seconds(getattr(self, name), name, or_zero=True)
         if self.block_timeout is not None:
@@ -142,14 +146,16 @@ class ProducerOptions:
             raise ConfigError("an idempotent producer needs acks='all'; idempotent=False gives up the guarantee")
 
     def _check_level(self) -> None:
-        """Try the level out: only the codecs know which levels they have."""
-        if self.compression_level is None:
+        level, codec = self.compression_level, self.compression
+        if level is None or (level == DEFAULT_LEVEL and codec not in LEVELS):
             return
-        try:
-            compress(self.codec, b"", self.compression_level)
-        except Exception as error:
-            level, codec = self.compression_level, self.compression
-            raise ConfigError(f"compression_level={level!r}: {codec} has no such level ({error})") from error
+        if codec not in LEVELS:
+            raise ConfigError(
+                f"compression_level={level!r}: compression={codec!r} has no levels; {', '.join(LEVELS)} have"
+            )
+        least, most = LEVELS[codec]
+        if isinstance(level, bool) or not isinstance(level, int) or not least <= level <= most:
+            raise ConfigError(f"compression_level={level!r}: {codec} has the levels {least} to {most}")
 
     @property
     def codec(self) -> int:

@@ -76,6 +76,8 @@ class ProducerBatch(Settlement):
         """The request that its caller's thread has sent it in."""
 
     def wait(self, timeout: float | None) -> bool:
+        if not self.settled and timeout != 0:
+            self.queue.topic.before_waiting()
         if self.request is not None and not self.settled:
             began = monotonic() if timeout is not None else 0.0
             self.request.way.read(self, timeout)
@@ -229,15 +231,37 @@ class WaitingRows:
             self.error, self.encoded = error, []
 
 
+class RowNumbers(NamedTuple):
+    """The rows of a table that became one batch, in the batch's order."""
+
+    first: int
+    """The number of their chunk's first row in the table."""
+    order: bytes | None
+    """Numbers in the chunk, 32 bits each; None: the chunk's own order."""
+    start: int
+    stop: int
+
+    def mark(self, marks: bytearray, mark: int, at: int, count: int) -> None:
+        """Set the marks of `count` rows, beginning with the batch's record `at`."""
+        start, stop = self.start + at, self.start + at + count
+        if self.order is None:
+            marks[self.first + start : self.first + stop] = bytes([mark]) * count
+        else:
+            for row in memoryview(self.order).cast("i")[start:stop]:
+                marks[self.first + row] = mark
+
+
 class EncodedRows(NamedTuple):
     partition: int
     builder: BatchBuilder
+    rows: RowNumbers
 
 
 class TopicQueues(Lane):
     """The queues of one topic, and its records that have no partition yet."""
 
     __slots__ = (
+        "before_waiting",
         "name",
         "owned",
         "partition_count",
@@ -252,9 +276,17 @@ class TopicQueues(Lane):
     undesignated: PartitionQueue
     """Takes records without key and partition: `roaming_queue`, or the queue of the only owned partition."""
 
-    def __init__(self, name: str, budget: Budget, trouble: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        name: str,
+        budget: Budget,
+        trouble: Callable[[], str] = str,
+        before_waiting: Callable[[], object] = bool,
+    ) -> None:
         super().__init__(budget)
         self.name = name
+        self.before_waiting = before_waiting
+        """As in `Filling`."""
         self.trouble = trouble
         """Returns the last connection error, for messages about a timeout."""
         self.partition_count = 0
@@ -341,11 +373,14 @@ class Filling:
         self.options = options
         self.clock = clock
         self.wake = wake
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
+        """Only to know who holds it (`is_mine`): nobody takes it twice."""
         self.room = threading.Condition(self.lock)
         """Memory may be free again."""
         self.all_settled = threading.Condition(self.lock)
         """Something is settled, or moved."""
+        self.before_waiting: Callable[[], object] = bool
+        """Called before a caller waits, in case that it is a signal handler (`direct.py`)."""
         self.settling = threading.Lock()
         """Guards tickets; held only for moments."""
         self.unsettled: dict[Settlement, None] = {}
@@ -468,6 +503,18 @@ class Filling:
         queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
         queue.add(batch)
         self.full[queue] = None
+
+
+def is_mine(lock: threading.RLock) -> bool:
+    """Return whether this thread holds the lock: then a signal handler, or a finalizer, has interrupted its holder."""
+    return bool(lock._is_owned())  # type: ignore[attr-defined]
+
+
+def interrupted() -> FencepostError:
+    return FencepostError(
+        "a signal handler or a finalizer has interrupted a call of the same producer, which must end first: let the "
+        "handler raise (sys.exit), or set an event, and call the producer where the program goes on"
+    )
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

@@ -18,21 +18,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fencepost.client.cluster.checks import check_topic, header_pairs, milliseconds, whole_number
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     RECORD_OVERHEAD,
+    EarlyFailure,
     EncodedRows,
     Filling,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
     WaitingRows,
+    interrupted,
+    is_mine,
     size_of,
 )
-from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced
+from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
 from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge
@@ -84,7 +88,6 @@ class Queues:
         self._filling = filling = Filling(options, clock, wake, needs_partitions)
         self.waiting_room = WaitingRoom(filling, trouble)
         """Used by the send thread; callers add to it under the lock."""
-        self.needs_partitions = needs_partitions
         self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
@@ -137,6 +140,7 @@ class Queues:
                 raise RecordTooLarge(
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
+        self.check_interrupted()
         try:
             with self._lock:
                 topic = self._topic(topic_name)
@@ -185,7 +189,7 @@ class Queues:
                 self._wake()
                 self._room.wait(left)
                 if (refusal := self.refusal) is not None:
-                    raise refusal
+                    raise refusal.fresh()
         finally:
             self._callers_blocked -= 1
 
@@ -206,6 +210,7 @@ class Queues:
     ) -> WaitingRows | None:
         """Keep rows of a table for a topic whose partitions are unknown, in order with `send`'s records. Return None,
         and keep nothing, if the partitions are known by now."""
+        self.check_interrupted()
         with self._lock:
             topic = self._topic(topic_name)
             while not topic.partition_count and not topic.has_room_for(size):
@@ -216,11 +221,11 @@ class Queues:
 
     def _topic(self, name: str) -> TopicQueues:
         if (refusal := self.refusal) is not None:
-            raise refusal
+            raise refusal.fresh()
         topic = self._topics.get(name)
         if topic is None:
             check_topic(name)
-            topic = self._topics[name] = TopicQueues(name, self._budget, self._trouble)
+            topic = self._topics[name] = TopicQueues(name, self._budget, self._trouble, self._before_waiting)
             topic.restrict(self._owned.get(name))
         return topic
 
@@ -228,6 +233,14 @@ class Queues:
         """Return the number of partitions; 0: unknown."""
         topic = self._topics.get(topic_name)
         return topic.partition_count if topic is not None else 0
+
+    @property
+    def needs_partitions(self) -> bool:
+        return self._filling.needs_partitions
+
+    def need_partitions(self) -> None:
+        """From now on refuse records whose partition is left to chance."""
+        self._filling.needs_partitions = True
 
     def next_partition(self, topic_name: str, count: int) -> int:
         """Return a partition for rows without a key that are sent together, a different one each time."""
@@ -248,10 +261,11 @@ class Queues:
 
     def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> ProducerBatch:
         """Add a complete batch behind what the partition's queue holds."""
+        self.check_interrupted()
         with self._lock:
             topic = self._topics[topic_name]
             if (refusal := self.refusal) is not None:
-                raise refusal
+                raise refusal.fresh()
             queue = topic.queue(partition)
             if not topic.has_room_for(builder.size, queue):
                 self._wait_for_room(topic, queue, builder.size)
@@ -259,6 +273,10 @@ class Queues:
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
+        self.check_interrupted()
+        if timeout != 0:
+            self.check_thread("flush()")
+            self._filling.before_waiting()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._lock:
             if not self._unsettled:
@@ -292,6 +310,31 @@ class Queues:
                 targets.extend(target.moved_into)
         return None
 
+    @contextmanager
+    def settled_here(self) -> Iterator[None]:
+        """Make this the thread that settles batches. It must never wait for one."""
+        settle_here(self._filling.settling)
+        try:
+            yield
+        finally:
+            settle_here(None)
+
+    def _before_waiting(self) -> None:
+        self._filling.before_waiting()  # which may be set later
+
+    def wait_by(self, before_waiting: Callable[[], None]) -> None:
+        """Have this called before a caller waits, in case that it is a signal handler (`direct.py`)."""
+        self._filling.before_waiting = before_waiting
+
+    def check_interrupted(self) -> None:
+        """Raise in a signal handler or finalizer that has interrupted a holder of the lock. It would wait for ever."""
+        if is_mine(self._lock):
+            raise interrupted()
+
+    def check_thread(self, what: str) -> None:
+        """Raise on the send thread, which must not wait for what it does itself."""
+        check_thread(self._filling.settling, what)
+
     def refuse_from_now(self, error: FencepostError) -> None:
         """Have `send` raise this from now on, in blocked callers too."""
         with self._lock:
@@ -322,6 +365,21 @@ class Queues:
     @property
     def refusal(self) -> FencepostError | None:
         return self._broken or self._paused
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: fail what is unsettled, because only the parent learns its outcome. No lock is taken: its
+        holder may not exist here."""
+        if self._filling.settling.locked():
+            self._filling.settling.release()
+        for batch in self._unsettled:
+            if isinstance(batch, ProducerBatch):
+                for each in (batch, *(batch.parts or ())):
+                    each.leave_to_parent()
+        for topic in self._topics.values():
+            left = EarlyFailure(self._filling.settling, topic.name, len(topic.waiting))
+            left.leave_to_parent()
+            for index, waiting in enumerate(topic.waiting):
+                waiting.ticket.settlement, waiting.ticket.index = left, index
 
     # --- the send thread ---
 

@@ -1,197 +1,364 @@
-"""Resuming from saved ids: fence each partition, and find what its log already holds (IDEM-4, IDEM-5).
+"""Saved ids at work: open each partition before the first record, and leave out what its log already has (IDEM-4,
+IDEM-5).
 
-For each partition, when its first record comes:
+It is on for a producer that resumes from ids, and for a named one from the moment its `ids` are read. A partition that
+gets its first record is opened in three steps, each on an errand's thread:
 
-    ask      Request the server's H(P) of this producer, before the fence, because a new epoch resets it.
-    fence    No write of an older epoch may be appended after the log was read. A bare InitProducerId does not prevent
-             that on Kafka, where a partition learns of an epoch only by a write. So the partition is added to a
-             transaction that is aborted at once: the abort marker carries the new epoch into the partition's log.
-    read     From the saved offset to the end of the log. Batches of the saved pid, and of the name's present pid, are
-             what earlier runs of this producer have sent since the save, in order.
-    skip     The caller sends those records again first. They are compared, acknowledged, and not sent.
+    look     the topic's id, the end of the log, and the server's H(P), which the fence will reset
+    fence    Add the partition to a transaction that is aborted at once. The abort marker carries this run's epoch into
+             the partition's log, and from there on nothing of an older run is appended: a bare InitProducerId does not
+             prevent that on Kafka, where a partition learns of an epoch only by a write. For a partition that the ids
+             do not name, the place is then looked up in the topic `__fencepost_ids`, or written there (`ids_topic.py`).
+    read     From the place to the end of the log. The caller sends the name's records there again first. They are
+             compared, acknowledged, and not sent.
 
-`core/producers/recollection.py` combines both sources: H(P) counts records that retention, DeleteRecords or compaction
-removed from the log, and the log has what the server has forgotten.
+`core/producers/recollection.py` has the rules, and why they are enough.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from fencepost.client.cluster.connection import BrokerConnection
-from fencepost.client.cluster.handshake import Unoffered
+from fencepost.client.cluster.metadata import BrokerNode
+from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
-from fencepost.client.produce.lookback import LookBack
-from fencepost.client.produce.partition_queue import ProducerBatch
+from fencepost.client.produce.ids_topic import IdsTopic
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.transactions.coordinator import Steps
-from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.inflight import Flight, Stamp
+from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity, PidState
-from fencepost.core.producers.recollection import NOWHERE, Known, Life, Recollection, Written
-from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError
-from fencepost.kernel import BatchHeader, Record, decode_batch
-from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
-from fencepost.wire.apis import Key
+from fencepost.core.producers.recollection import NOWHERE, Fence, Known, Recollection, SavedPlace, Taken
+from fencepost.errors import (
+    ConfigError,
+    ErrorCode,
+    Fenced,
+    FencepostError,
+    SendFailed,
+    ServerError,
+    TimedOut,
+    Unreachable,
+)
+from fencepost.kernel import Record, check_batch, decode_batch
+from fencepost.types import LATEST, Offset, Pid, Sequence, TopicPartition
 
 log = logging.getLogger("fencepost.producer")
 
+T = TypeVar("T")
 
-def content_of(record: Record) -> int:
-    return hash((record.key, record.value, record.headers))
+NOW = float("-inf")
+IN_PROGRESS = float("inf")
+
+
+class Look(NamedTuple):
+    """What a partition was like before the fence."""
+
+    topic_id: str | None
+    end: Offset
+    remembered: Mapping[Pid, tuple[int, int]]
+
+
+class FencedPartition(NamedTuple):
+    look: Look
+    fence: Fence
+    place: SavedPlace
+
+
+class Refusal(NamedTuple):
+    """Why nothing may be written to a partition."""
+
+    message: str
+
+
+Found = list[Known] | Refusal | None
+"""None: the log has to be fenced and read once more."""
 
 
 class Resumption:
-    """The partitions of one resumed producer. Only the send thread uses it."""
+    """The partitions of a producer that saves ids. Only the send thread uses it, except where said."""
 
     def __init__(
-        self, ids: ProducerIds, steps: Steps, state: SendState, settling: Settling, identity: IdentityRequests
+        self,
+        settings: ClientSettings,
+        name: str,
+        ids: ProducerIds | None,
+        steps: Steps,
+        state: SendState,
+        settling: Settling,
+        identity: IdentityRequests,
+        now_ms: Callable[[], int],
     ) -> None:
-        self.ids = ids
+        self._settings = settings
+        self._name = name
         self._steps = steps
         self._state = state
         self._settling = settling
         self._identity = identity
-        self._to_ask: dict[TopicPartition, float] = {}
-        """When to ask for H(P). Infinity: the request is in flight."""
-        self._remembered: dict[TopicPartition, dict[Life, Sequence]] = {}
-        """H(P) before the fence."""
-        self._fencing = Enlisted()
-        self._to_read: dict[TopicPartition, float] = {}
-        """Fenced partitions, and when to read them. Infinity: being read."""
-        self._known: dict[TopicPartition, deque[Known] | None] = {}
-        """Fenced and read: the records in the log that were not sent again yet. None: they cannot be known."""
+        self._now_ms = now_ms
+        self.is_on = ids is not None
+        """The ids were read, or given."""
+        self._pids = frozenset() if ids is None else ids.pids
+        """All pids of the name. An errand's thread replaces it."""
+        self._places: dict[TopicPartition, SavedPlace] = {} if ids is None else dict(ids.partitions)
+        """Behind the last record that was acknowledged before the save, or left out since."""
+        self._begun: set[TopicPartition] = set()
+        """Written to before the ids were first read, and written down."""
+        self._to_look: dict[TopicPartition, float] = {}
+        """When to look."""
+        self._looked: dict[TopicPartition, Look] = {}
+        self._to_read: dict[TopicPartition, FencedPartition] = {}
+        self._read_at: dict[TopicPartition, float] = {}
+        self._known: dict[TopicPartition, deque[Known] | Refusal] = {}
+        """Open partitions: the records in the log that were not sent again yet."""
+        identity.on_pid = self._note_pid
 
-    def last_offset(self, partition: TopicPartition) -> Offset | None:
-        saved = self.ids.partitions.get(partition)
-        return None if saved is None else saved.last_offset
+    # --- ids ---
+
+    def begin(self, who: Identity, written: Mapping[TopicPartition, SavedPlace]) -> None:
+        """Begin to save ids, before they are first read; on the caller's thread. Raise ConfigError if a producer of
+        this name has saved ids before: without those, this one could write its records again. Write down what this
+        producer has `written` so far, so that its successors need their ids."""
+        with Routes(self._settings) as routes:
+            topic = IdsTopic(routes, self._name)
+            pids, places = topic.exchange(who.pid, self._now_ms(), is_new=True)
+            ids = {name: _topic_id_now(routes, name) for name, _ in places}
+            gone = {where: None for where, place in places.items() if ids[where.topic] != place.topic_id}
+            if left := sorted(places.keys() - gone.keys() - self._begun):
+                raise ConfigError(
+                    f"a producer of the name {self._name!r} has saved ids and written to {left[0]} before: resume from "
+                    "its newest saved ids with ids=, or use a new name"
+                )
+            self._begun |= written.keys()
+            topic.write_places({**gone, **written}, self._now_ms())
+        self._pids = frozenset(pids)
+
+    def ids(self, cluster_id: str | None, queues: Iterable[PartitionQueue]) -> ProducerIds:
+        """Return the ids to save. Everything is settled."""
+        if not self.is_on:
+            self._turn_on(queues)
+        places = dict(self._places)
+        for queue in queues:
+            flight, place = queue.flight, places.get(queue.name)
+            if flight is not None and flight.identity is not None and self._known.get(queue.name) == deque():
+                assert place is not None
+                places[queue.name] = place.written_on(flight.last_acknowledged, flight.identity, flight.next_sequence)
+        return ProducerIds(cluster_id, self._name, self._pids, places)
+
+    def _turn_on(self, queues: Iterable[PartitionQueue]) -> None:
+        """Save ids from now on. What this producer has written so far needs no fence: nobody wrote before it."""
+        written = self.written(queues)
+        if written.keys() - self._begun:
+            raise FencepostError("another thread has sent records meanwhile: flush first, then read the ids")
+        self._places = written
+        self._known = {partition: deque() for partition in written}
+        self._state.queues.need_partitions()
+        self.is_on = True
+
+    def written(self, queues: Iterable[PartitionQueue]) -> dict[TopicPartition, SavedPlace]:
+        """Return where this producer has written, although its ids were not read before. Everything is settled."""
+        places: dict[TopicPartition, SavedPlace] = {}
+        for queue in queues:
+            flight = queue.flight
+            if flight is None or flight.identity is None:
+                continue
+            if flight.last_acknowledged is None and flight.next_sequence:
+                raise FencepostError(
+                    f"{queue.name}: the server does not say where the records are, so there is no place to save: read "
+                    "the ids once before the first record"
+                )
+            if flight.last_acknowledged is None:
+                continue
+            offset = Offset(flight.last_acknowledged + 1)
+            topic_id = _topic_id(self._state.metadata.topics[queue.topic.name])
+            places[queue.name] = SavedPlace(topic_id, offset, flight.identity, flight.next_sequence)
+        return places
+
+    # --- opening partitions ---
 
     def admits(self, partition: TopicPartition) -> bool:
-        """Return whether the partition is fenced and read; if not, start with it."""
+        """Return whether the partition is open; if not, start with it."""
         if partition in self._known:
             return True
-        if partition not in self._to_read:
-            if partition in self._remembered:
-                self._fencing.admits(partition)
-            else:
-                self._to_ask.setdefault(partition, float("-inf"))
+        if partition not in self._looked and partition not in self._to_read:
+            self._to_look.setdefault(partition, NOW)
         return False
 
     def go_on(self, now: float) -> None:
         """Take the next steps, in every turn."""
-        for partition, at in list(self._to_ask.items()):
-            if at <= now:
-                self._ask(partition)
-            else:
-                self._state.due(at, now)
+        for partitions in self._due(self._to_look, now):
+            self._look(partitions)
         self._fence()
-        for partition, at in list(self._to_read.items()):
+        for partitions in self._due(self._read_at, now):
+            self._read(partitions)
+
+    def _due(self, moments: dict[TopicPartition, float], now: float) -> list[list[TopicPartition]]:
+        """Return the partitions whose moment has come, by leader: a dead one delays only its own (PROD-6)."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for partition, at in moments.items():
             if at <= now:
-                self._read_back(partition)
+                by_leader.setdefault(self._state.metadata.leader(*partition), []).append(partition)
             else:
                 self._state.due(at, now)
+        for partitions in by_leader.values():
+            moments.update(dict.fromkeys(partitions, IN_PROGRESS))
+        return list(by_leader.values())
 
-    def _ask(self, partition: TopicPartition) -> None:
-        """Ask the leader for H(P). If the server cannot tell, only the log is used."""
-        brokers, metadata = self._state.brokers, self._state.metadata
-        connection = brokers.of_node(metadata.leader(*partition))
-        if connection is None:
-            return
+    def _send_out(
+        self, work: Callable[[Routes], T], then: Callable[[T], None], failed: Callable[[FencepostError], None]
+    ) -> None:
+        """Have an errand's thread do `work`, over connections of its own: it may outlast the producer."""
 
-        def told(remembered: dict[Life, Sequence]) -> None:
-            del self._to_ask[partition]
-            self._remembered[partition] = remembered
+        def run() -> T:
+            with Routes(self._settings) as routes:
+                return work(routes)
 
-        def answered(answer: Any) -> None:
-            row = answer.topics[0].partitions[0]
-            code = ErrorCode.of(row.error_code)
-            if code is ErrorCode.NONE:
-                told(_remembered(row.active_producers, self._pids_of(partition)))
-            elif code.retriable:
-                failed(ServerError(code))
+        def answered(outcome: T | FencepostError) -> None:
+            if isinstance(outcome, FencepostError):
+                failed(outcome)
             else:
-                log.warning("%s: the server does not describe its producers (%s)", partition, code.name)
-                told({})
+                then(outcome)
+
+        self._state.errands.send_out(run, answered)
+
+    def _look(self, partitions: list[TopicPartition]) -> None:
+        def looked(found: dict[TopicPartition, Look]) -> None:
+            for partition in found:
+                del self._to_look[partition]
+            self._looked.update(found)
 
         def failed(error: FencepostError) -> None:
-            metadata.distrust()
-            self._to_ask[partition] = self._state.now() + self._state.options.retry_backoff
+            self._failed(partitions, self._to_look, error)
 
-        def lost(error: FencepostError, left: bool) -> None:
-            failed(error)
+        self._send_out(lambda routes: look(routes, partitions), looked, failed)
 
-        self._to_ask[partition] = float("inf")
-        fields = {"topics": [{"name": partition.topic, "partition_indexes": [partition.partition]}]}
-        try:
-            connection.ask(Key.DESCRIBE_PRODUCERS, fields, answered, lost)
-        except Unoffered:
-            told({})
-        except FencepostError as error:
-            failed(error)
-
-    def _pids_of(self, partition: TopicPartition) -> set[Pid]:
-        saved = self.ids.partitions.get(partition)
-        who = self._state.identity.current
-        return (
-            {self.ids.pid} | ({saved.pid} if saved is not None else set()) | ({who.pid} if who is not None else set())
-        )
+    def _failed(
+        self, partitions: Iterable[TopicPartition], moments: dict[TopicPartition, float], error: FencepostError
+    ) -> None:
+        """Try again later, unless the server has refused."""
+        if isinstance(error, Unreachable | TimedOut) or error.retriable:
+            self._state.metadata.distrust()
+            again = self._state.now() + self._state.options.retry_backoff
+            moments.update(dict.fromkeys(partitions, again))
+            return
+        for partition in partitions:
+            moments.pop(partition, None)
+            self._known[partition] = Refusal(f"the log cannot be checked for earlier records: {error}")
 
     def _fence(self) -> None:
         identity = self._state.identity
         who = identity.current
-        if who is None or identity.state is not PidState.READY or not (partitions := self._fencing.to_add()):
+        if who is None or identity.state is not PidState.READY or not self._looked:
             return
+        looked, self._looked = self._looked, {}
 
-        def fence() -> Identity:
-            self._steps.add_partitions(who, partitions)
-            return self._identity.next_epoch(self._steps, who)  # aborts the transaction that was just begun
+        def fence(routes: Routes) -> tuple[Identity, dict[TopicPartition, SavedPlace] | FencepostError]:
+            self._steps.add_partitions(who, looked)
+            now = self._identity.next_epoch(self._steps, who)  # aborts the transaction that was just begun
+            try:
+                return now, self._places_of(routes, looked, now)
+            except FencepostError as error:
+                return now, error
 
-        def answered(outcome: Identity | FencepostError) -> None:
-            self._identity.answered(outcome)
-            if isinstance(outcome, Identity):
-                self._fencing.added(partitions)
-                self._to_read.update(dict.fromkeys(partitions, float("-inf")))
-            else:
-                self._fencing = Enlisted()
+        def fenced(outcome: tuple[Identity, dict[TopicPartition, SavedPlace] | FencepostError]) -> None:
+            now, places = outcome
+            self._identity.answered(now)
+            if isinstance(places, FencepostError):
+                self._failed(looked, self._to_look, places)
+                return
+            for partition, seen in looked.items():
+                place = places[partition]
+                self._to_read[partition] = FencedPartition(seen, Fence(who, now, seen.end), place)
+                self._read_at[partition] = NOW
+
+        def failed(error: FencepostError) -> None:
+            self._identity.answered(error)
+            self._to_look.update(dict.fromkeys(looked, NOW))
 
         self._state.renew_identity()
         identity.asked()
-        self._state.errands.send_out(fence, answered)
+        self._send_out(fence, fenced, failed)
 
-    def _read_back(self, partition: TopicPartition) -> None:
-        brokers, metadata = self._state.brokers, self._state.metadata
-        who = self._state.identity.current
-        connection = brokers.of_node(metadata.leader(*partition))
-        if connection is None or who is None:
-            return
+    def _places_of(
+        self, routes: Routes, looked: Mapping[TopicPartition, Look], now: Identity
+    ) -> dict[TopicPartition, SavedPlace]:
+        """Return where to begin to read; on an errand's thread, after the fence. A partition that neither the ids nor
+        an earlier run names is written down: the name begins there."""
+        places = {partition: place for partition in looked if (place := self._places.get(partition)) is not None}
+        unsaved = looked.keys() - places.keys()
+        if unsaved:
+            topic = IdsTopic(routes, self._name)
+            written_down = topic.exchange(now.pid, self._now_ms())
+            self._pids |= written_down.pids
+            new = {
+                partition: SavedPlace(looked[partition].topic_id, looked[partition].end, now, Sequence(0))
+                for partition in unsaved - written_down.places.keys()
+            }
+            topic.write_places(new, self._now_ms())
+            places |= new | {partition: written_down.places[partition] for partition in unsaved - new.keys()}
+        return places
 
-        def finished(found: Recollection, end: Offset) -> None:
-            del self._to_read[partition]
-            known = found.finish(end, self._remembered.pop(partition))
-            self._known[partition] = None if known is None else deque(known)
+    def _note_pid(self, pid: Pid) -> None:
+        """Write down a pid that the ids do not name, before anything is written under it; on an errand's thread."""
+        if self.is_on and pid not in self._pids:
+            with Routes(self._settings) as routes:
+                written_down = IdsTopic(routes, self._name).exchange(pid, self._now_ms())
+            self._pids |= written_down.pids | {pid}
 
-        def failed(error: FencepostError) -> None:
-            metadata.distrust()
-            self._to_read[partition] = self._state.now() + self._state.options.retry_backoff
+    def _read(self, partitions: list[TopicPartition]) -> None:
+        fenced = {partition: self._to_read[partition] for partition in partitions}
+        pids = self._pids
 
-        self._to_read[partition] = float("inf")
-        try:
-            leader_epoch = metadata.leader_epoch(*partition)
-            ReadBack(connection, partition, self.ids, self._pids_of(partition), leader_epoch, finished, failed)
-        except FencepostError as error:
-            failed(error)
+        def read_all(routes: Routes) -> dict[TopicPartition, Found | FencepostError]:
+            found: dict[TopicPartition, Found | FencepostError] = {}
+            for partition, end, leader in ends_now(routes, partitions):
+                try:
+                    found[partition] = read(routes, partition, fenced[partition], pids, end, leader)
+                except FencepostError as error:
+                    found[partition] = error
+            return found
+
+        def done(found: dict[TopicPartition, Found | FencepostError]) -> None:
+            for partition, outcome in found.items():
+                if isinstance(outcome, Fenced):
+                    self._settling.fence(ErrorCode.PRODUCER_FENCED)
+                elif isinstance(outcome, FencepostError):
+                    self._failed([partition], self._read_at, outcome)
+                else:
+                    self._opened(partition, outcome)
+
+        self._send_out(read_all, done, lambda error: self._failed(partitions, self._read_at, error))
+
+    def _opened(self, partition: TopicPartition, found: Found) -> None:
+        del self._read_at[partition]
+        place = self._to_read.pop(partition).place
+        if found is None:
+            self._to_look[partition] = self._state.now() + self._state.options.retry_backoff
+        elif isinstance(found, Refusal):
+            self._known[partition] = found
+        else:
+            self._places[partition] = place
+            self._known[partition] = deque(found)
+
+    # --- records that are there already ---
 
     def without_known(self, flight: Flight[ProducerBatch], batch: ProducerBatch) -> ProducerBatch | None:
         """Deliver the records of a batch that are in the log already; return a batch of the others, or None."""
-        known = self._known[batch.queue.name]
-        if known is None:
-            self._settling.fail(batch, _unknowable(batch))
+        partition = batch.queue.name
+        known = self._known[partition]
+        if isinstance(known, Refusal):
+            self._settling.fail(batch, SendFailed(known.message, persisted="no", **batch.where))
             return None
+        place = self._places[partition]
+        if flight.last_acknowledged is None and place.offset > 0:
+            flight.last_acknowledged = Offset(place.offset - 1)
         if not known:
             return batch
         assert batch.builder is not None
@@ -205,6 +372,7 @@ class Resumption:
                     return None
                 if there.offset != NOWHERE:
                     flight.last_acknowledged = there.offset
+                place = self._places[partition] = there.behind(place)
                 if not offsets or not _goes_on(offsets[-1], len(shares[-1]), there.offset):
                     shares.append([])
                     offsets.append(there.offset)
@@ -220,46 +388,124 @@ class Resumption:
         return parts[-1] if len(parts) > len(offsets) else None
 
 
-class ReadBack(LookBack):
-    """A `LookBack` that also keeps a hash of every record."""
-
-    def __init__(
-        self,
-        connection: BrokerConnection,
-        partition: TopicPartition,
-        ids: ProducerIds,
-        pids: set[Pid],
-        leader_epoch: int,
-        finished: Callable[[Recollection, Offset], None],
-        failed: Callable[[FencepostError], None],
-    ) -> None:
-        saved = ids.partitions.get(partition)
-        self._pids = pids
-        last = saved.last_offset if saved is not None else None
-        start = None if last is None else Offset(last + 1)
-        since = Life(ids.pid, ids.epoch) if saved is None else Life(saved.pid, saved.epoch)
-        self._recollection = Recollection(since, None if saved is None else saved.next_sequence, start)
-
-        def found(_: dict[Stamp, Offset]) -> None:
-            finished(self._recollection, self._end)
-
-        super().__init__(connection, *partition, ids.pid, start, found, failed, leader_epoch=leader_epoch)
-
-    def _meet(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.pid not in self._pids or header.is_control or header.is_transactional:
-            self._recollection.pass_over(header.base_offset, header.next_offset)
-            return
-        contents = {record.offset - header.base_offset: content_of(record) for record in decode_batch(batch)}
-        written = Written(Life(header.pid, header.epoch), header.base_sequence, contents)
-        self._recollection.meet(written, header.base_offset, header.next_offset)
+def content_of(record: Record) -> int:
+    return hash((record.key, record.value, record.headers))
 
 
-def _remembered(producers: Iterable[Any], pids: set[Pid]) -> dict[Life, Sequence]:
-    return {
-        Life(Pid(row.producer_id), Epoch(row.producer_epoch)): Sequence(row.last_sequence)
-        for row in producers
-        if row.producer_id in pids
-    }
+# --- on an errand's thread ---
+
+
+def look(routes: Routes, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Look]:
+    """Look at partitions before the fence. The end comes before H(P), so H(P) covers all that is before the end."""
+    admin = PartitionAdmin(routes)
+    found: dict[TopicPartition, Look] = {}
+    for topic, wanted in _by_topic(partitions).items():
+        topic_id = _topic_id(routes.retried(lambda topic=topic: routes.topic(topic))[1])  # type: ignore[misc]
+        ends = admin.offsets(topic, LATEST, partitions=wanted)
+        remembered: dict[int, dict[Pid, tuple[int, int]]] = {}
+        for state in _producers(admin, topic, wanted):
+            remembered.setdefault(state.partition, {})[state.pid] = (state.epoch, state.last_sequence)
+        for index in wanted:
+            found[TopicPartition(topic, index)] = Look(topic_id, ends[index].offset, remembered.get(index, {}))
+    return found
+
+
+def _producers(admin: PartitionAdmin, topic: str, partitions: list[int]) -> Iterable[Any]:
+    try:
+        return admin.producers(topic, partitions=partitions)
+    except FencepostError as error:
+        if isinstance(error, Unreachable | TimedOut) or error.retriable:
+            raise
+        log.warning("%s: the server does not describe its producers: %s", topic, error)
+        return ()
+
+
+def ends_now(
+    routes: Routes, partitions: Iterable[TopicPartition]
+) -> Iterable[tuple[TopicPartition, Offset, BrokerNode]]:
+    """Return each partition with the end of its log and its leader. Each topic is asked for once: its metadata are long
+    if it has many partitions."""
+    admin = PartitionAdmin(routes)
+    for topic, wanted in _by_topic(partitions).items():
+        ends = admin.offsets(topic, LATEST, partitions=wanted)
+        for leader, indexes in routes.leaders(topic, wanted).items():
+            for index in indexes:
+                yield TopicPartition(topic, index), ends[index].offset, leader
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        indexes.setdefault(topic, []).append(index)
+    return indexes
+
+
+def read(
+    routes: Routes,
+    partition: TopicPartition,
+    fenced: FencedPartition,
+    pids: Iterable[Pid],
+    end: Offset,
+    leader: BrokerNode,
+) -> Found:
+    """Read a fenced partition from its place to `end`, the end of the log after the fence. Raise Fenced if a later run
+    of the name has written there."""
+    place, fence = fenced.place, fenced.fence
+    if not place.is_of(fenced.look.topic_id):
+        return Refusal(
+            "the topic was deleted and created again since this producer wrote to it, and its records are gone: "
+            f"find out which ones are needed, {_ADVICE}"
+        )
+    ours = frozenset(pids)
+    found = Recollection(place, ours, fence)
+    wanted = Range(*partition, found.start, end)
+    try:
+        for batches in fetch(routes, wanted, committed=False, fail_on_data_loss=False, every_batch=True, leader=leader):
+            for header, data in batches:
+                who = Identity(header.pid, header.epoch)
+                if header.is_control or header.is_transactional or header.pid not in ours:
+                    check_batch(data)
+                    found.pass_over(header.base_offset, header.next_offset)
+                    if header.is_control or header.pid in ours:
+                        found.mark(who, header.base_offset)
+                    continue
+                contents = {record.offset - header.base_offset: content_of(record) for record in decode_batch(data)}
+                found.meet(who, header.base_sequence, contents, header.base_offset, header.next_offset)
+    except Taken as taken:
+        message = f"{partition} has records of a later producer of this name"
+        raise Fenced(message, persisted="unknown", code=ErrorCode.PRODUCER_FENCED) from taken
+    if not found.is_fenced:
+        return None
+    if found.is_truncated:
+        return Refusal(
+            f"the log has lost records that the server had acknowledged: it ended before offset {place.offset}, which "
+            f"was saved. Was a backup restored, or an unclean leader elected? Find out which are missing, {_ADVICE}"
+        )
+    known = found.finish(end, fenced.look.remembered)
+    if known is None:
+        return Refusal(
+            f"records behind the saved offset {place.offset} were deleted, and the server no longer knows how many of "
+            f"them this producer wrote. Find out which records the topic had, {_ADVICE}"
+        )
+    return known
+
+
+_ADVICE = "then start from the right position with a new name= instead of ids="
+
+
+def _topic_id_now(routes: Routes, topic: str) -> str | None:
+    """Return the topic's id; an empty string if there is no such topic."""
+    try:
+        return _topic_id(routes.retried(lambda: routes.topic(topic))[1])
+    except ServerError as error:
+        if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise
+        return ""
+
+
+def _topic_id(topic: Any) -> str | None:
+    found = getattr(topic, "topic_id", None)
+    return str(found) if found is not None and found.int else None
 
 
 def _goes_on(first: Offset, count: int, offset: Offset) -> bool:
@@ -267,14 +513,9 @@ def _goes_on(first: Offset, count: int, offset: Offset) -> bool:
     return offset == NOWHERE if first == NOWHERE else offset == first + count
 
 
-def _unknowable(batch: ProducerBatch) -> SendFailed:
-    message = (
-        "records after the saved offset were deleted, and the server no longer knows how many this producer wrote. "
-        "Records sent after the save may be among them: find out, then use name= instead of ids="
-    )
-    return SendFailed(message, persisted="no", **batch.where)
-
-
 def _different(batch: ProducerBatch, offset: Offset) -> SendFailed:
-    message = f"the log has another record at offset {offset}: first send again what was sent after the save"
+    message = (
+        f"the log has another record of this name at offset {offset}: first send again, in the same order, what was "
+        "sent after the ids were saved"
+    )
     return SendFailed(message, persisted="no", **batch.where)

@@ -7,12 +7,12 @@ Records of an unclosed producer are still sent, and lost ones are reported:
     the producer is garbage-collected   by the send thread, which has no reference to it and ends when all is sent
 
 Each waits for `exit_timeout` seconds at most, and prints one line to stderr with the number of undelivered records per
-topic. A forked child leaves its parent's records alone.
+topic. A producer that is used for the first time after that raises Closed: nobody would wait for its records. A forked
+child leaves its parent's records alone.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import sys
@@ -23,7 +23,9 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from fencepost.at_exit import at_exit, finish, is_over
 from fencepost.client.produce.sender import Sender
+from fencepost.errors import Closed
 
 _running: Final[dict[SendThread, None]] = {}
 """The running send threads of this process."""
@@ -46,16 +48,28 @@ class SendThread:
         self._thread = threading.Thread(target=self._run, name="fencepost-send", daemon=True)
 
     def begin(self, producer: object) -> None:
+        if is_over() or sys.is_finalizing():  # a thread that is started now may never run
+            raise _too_late()
         _watch()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            raise _too_late() from error  # Python 3.12 and newer start no thread once exit hooks run
         _running[self] = None
         self._finalizer = weakref.finalize(producer, self._orphaned)
-        self._finalizer.atexit = False  # `_at_exit` handles all producers together
+        self._finalizer.atexit = False  # `_finish_all` handles all producers together
 
     @property
     def takes_calls(self) -> bool:
         """True if the calling thread can wait for the send thread: it runs, and is another thread."""
-        return self._thread.is_alive() and self._thread is not threading.current_thread()
+        return self._thread.is_alive() and not self.is_current
+
+    @property
+    def is_current(self) -> bool:
+        """True for the send thread itself, as in a callback: it must not wait for itself."""
+        return self._thread is threading.current_thread()
 
     def join(self, timeout: float | None = None) -> None:
         self._thread.join(timeout)
@@ -70,7 +84,7 @@ class SendThread:
         self._sender.run()
         if self._is_orphan:
             _running.pop(self, None)
-            self._report("when its producer was garbage-collected")
+            self.report("when its producer was garbage-collected")
             self._end()
 
     def _orphaned(self) -> None:
@@ -84,8 +98,9 @@ class SendThread:
     # --- the end of the process ---
 
     def hurry(self) -> None:
-        """Send batches at once from now on, full or not."""
-        self._sender.finish_soon()
+        """Accept no more records, and send batches at once, full or not. A daemon thread may still send: what it sends
+        after the count was taken would be lost without a word."""
+        self._sender.finish_soon(Closed("the program is ending, and nobody would wait for more records"))
 
     def at_exit(self, begun: float) -> None:
         """Wait until `exit_timeout` after `begun`, a moment that all producers share."""
@@ -93,14 +108,15 @@ class SendThread:
         try:
             sender.wait_until_settled(max(0.0, begun + self._patience - time.monotonic()))
         finally:
-            self._report("when the program ended")
+            self.report("when the program ended")
             if sender.open_transaction is not None:
-                _print_error("fencepost: a transaction was open when the program ended: its records are aborted.")
+                print_error("fencepost: a transaction was open when the program ended: its records are aborted.")
             self._sender.stop()
             self._thread.join(1.0)  # it is a daemon, and may hang in a callback of the user's
             self._warn()
 
-    def _report(self, when: str) -> None:
+    def report(self, when: str) -> None:
+        """Print how many records were not delivered, if any; once."""
         try:
             self._unreported.pop()
         except IndexError:
@@ -112,7 +128,7 @@ class SendThread:
         because = f" ({why})" if why else ""
         topics = ", ".join(f"{topic}: {count}" for topic, count in sorted(lost.items()))
         count = sum(lost.values())
-        _print_error(
+        print_error(
             f"fencepost: {count} record{'s' if count != 1 else ''} not delivered {when}{because}: {topics}. "
             "Call producer.flush() or close() before the end, or use `with Producer(…) as producer`."
         )
@@ -125,13 +141,17 @@ class SendThread:
         )
 
 
-def _print_error(line: str) -> None:
+def print_error(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # closed
             print(line, file=sys.stderr, flush=True)
 
 
-def _at_exit() -> None:
+def _too_late() -> Closed:
+    return Closed("the program is ending, and a producer can no longer start: send the first record earlier")
+
+
+def _finish_all() -> None:
     """Finish all producers within the same time, whatever happens to one of them."""
     begun = time.monotonic()
     error: Exception | None = None
@@ -154,25 +174,23 @@ def _forget() -> None:
     for thread in list(_running):
         thread.close()
         if thread._is_orphan:
-            thread._sender.forget_sockets()
+            thread._sender.leave_to_parent()
     _running.clear()
-    _watched.clear()
 
 
 _watched: Final[set[int]] = set()
+"""The children of multiprocessing that have the finalizer; a child inherits its parent's number too."""
 
 
 def _watch() -> None:
-    """Register `_at_exit`, once per process."""
-    if os.getpid() in _watched:
+    """In a child of multiprocessing, which skips `atexit`: register a finalizer, once."""
+    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+    if process is None or util is None or process.parent_process() is None or os.getpid() in _watched:
         return
     _watched.add(os.getpid())
-    atexit.unregister(_at_exit)
-    atexit.register(_at_exit)
-    process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
-    if process is not None and util is not None and process.parent_process() is not None:
-        util.Finalize(None, _at_exit, exitpriority=100)
+    util.Finalize(None, finish, exitpriority=100)
 
 
+at_exit(_finish_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

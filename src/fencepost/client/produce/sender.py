@@ -23,12 +23,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.forking import of_the_parent
 from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
@@ -38,24 +39,28 @@ from fencepost.client.produce.collation import Collation, ProduceRequests
 from fencepost.client.produce.direct import DirectWay
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.identity import IdentityRequests
-from fencepost.client.produce.ids import ProducerIds, SavedPartition
+from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lanes import WriteId
 from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.placing import Placing
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.reporting import Reporting
-from fencepost.client.produce.resume import Resumption
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
+from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.produce.resume import Resumption
 
 log = logging.getLogger("fencepost.producer")
 
@@ -71,7 +76,9 @@ class Sender:
         clock: Clock,
         steps: Steps | None = None,
         ids: ProducerIds | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        """`lease`: of what the producer owns; callers' threads look at it, too."""
         self._settings = settings
         self._options = options
         self._network = network
@@ -80,28 +87,36 @@ class Sender:
         """The callers' side: any thread may use it."""
         self._metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
-        self._tenure = Tenure(self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost)
+        self.lease = Lease() if lease is None else lease
+        self._tenure = Tenure(
+            self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost, self.lease
+        )
         self.brokers.on_lost = self._tenure.lost
         self._errands = Errands(network.wake)
         self._state = state = SendState(options, clock, self.queues, self._metadata, self.brokers, self._errands, steps)
         self._settling = settling = Settling(state)
         self._identity = IdentityRequests(state, settling)
         self._resumption: Resumption | None = None
-        if ids is not None and steps is not None:
-            self._resumption = Resumption(ids, steps, state, settling, self._identity)
+        if steps is not None and options.name is not None:
+            from fencepost.client.produce.resume import Resumption  # few producers have a name
+
+            self._resumption = Resumption(
+                settings, options.name, ids, steps, state, settling, self._identity, clock.now_ms
+            )
         self._placing = Placing(state, settling)
         self._enlisting = Enlisting(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
         self.collation = Collation(state, settling, self._enlisting, requests, self._resumption)
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
         """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
         caller's thread on the direct way."""
         self.direct = DirectWay(state, settling, self.collation, requests, network, self._turn)
-        if self._resumption is None and options.linger == 0 and options.acks != "none":
+        if ids is None and options.linger == 0 and options.acks != "none":
             self.queues.send_now = self.direct.send
+        self.queues.wait_by(self._before_waiting)
         self._reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
-        self._stopping = False
+        self._stopping = self.is_parents = False
         self._finish_by: float | None = None
         self._is_finishing = False
         self.left_over: Mapping[str, int] = {}
@@ -110,7 +125,10 @@ class Sender:
     # --- the thread ---
 
     def run(self) -> None:
-        with ExitStack() as at_the_end:  # runs all of these, last one first, whatever the others raise
+        with (
+            self.queues.settled_here(),
+            ExitStack() as at_the_end,
+        ):  # runs all of these, last one first, whatever the others raise
             at_the_end.callback(self.abandon)
             at_the_end.callback(self._errands.close)
             at_the_end.callback(self._tenure.close)
@@ -139,6 +157,7 @@ class Sender:
         self._errands.run_due()
         self._settling.sweep()
         state.due(self._tenure.turn(now), now)
+        self._end_lanes_with_lease(now)
         self._settle_doubtful(now)
         self._placing.place(now)
         self._placing.refresh_metadata(now)
@@ -166,6 +185,12 @@ class Sender:
             return patience
         return timeout if patience is None else min(timeout, patience)
 
+    def _before_waiting(self) -> None:
+        """On a caller's thread: raise if the wait for a ticket could never end, and let the send thread read."""
+        self.queues.check_thread("result()")
+        self.queues.check_interrupted()
+        self.direct.give_back()
+
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
         self._settling.kept_out(address, error)
 
@@ -182,8 +207,9 @@ class Sender:
         self._finish_by = self._clock.monotonic() + seconds
         self._network.wake()
 
-    def finish_soon(self) -> None:
-        """From any thread: send batches at once from now on, full or not."""
+    def finish_soon(self, why: Closed) -> None:
+        """From any thread: accept no more records, and send batches at once, full or not."""
+        self.queues.refuse_from_now(why)
         self.queues.hurry()
         self._network.wake()
 
@@ -224,14 +250,26 @@ class Sender:
         self.brokers.close()
         self._network.close()
 
-    def forget_sockets(self) -> None:
-        """In a forked child: close the copies of the parent's sockets."""
+    def leave_to_parent(self) -> None:
+        """In a forked child: close the copies of the sockets, and let everything that only the parent can finish raise
+        instead of waiting for a send thread that does not exist here."""
+        self.is_parents = True
         self._network.forget_sockets()
+        self.queues.leave_to_parent()
+        self._errands.leave_to_parent(of_the_parent("the producer"))
+
+    def check_process(self, what: str) -> None:
+        """Raise Closed in a forked child: `what` is the parent's."""
+        if self.is_parents:
+            raise of_the_parent(what)
 
     # --- for any thread ---
 
     def call(self, what: Callable[[], T]) -> T:
         """From any other thread: have the send thread call `what`, and return its result."""
+        self.queues.check_thread("this call")
+        self.queues.check_interrupted()
+        self.direct.give_back()
         return self._errands.call(what)
 
     def wait_until_settled(self, timeout: float | None = None) -> bool:
@@ -242,7 +280,7 @@ class Sender:
         """Wait for everything accepted before, and raise the error if the producer accepts nothing any more."""
         self.queues.wait_until_settled(None)
         if self.broken is not None:
-            raise self.broken
+            raise self.broken.fresh()
 
     @property
     def broken(self) -> FencepostError | None:
@@ -264,7 +302,7 @@ class Sender:
             if not self.wait_for_epoch(max(0.0, deadline - time.monotonic())):
                 raise TimedOut(f"no pid for the producer's name within {patience:g} s{self.trouble()}")
             if (broken := self.broken) is not None and not (while_closing and isinstance(broken, Closed)):
-                raise broken
+                raise broken.fresh()
             # By `call`: this thread could see it half changed, or while the next epoch is being requested.
             if (identity := self.call(lambda: self.identity)) is not None:
                 return identity
@@ -281,6 +319,11 @@ class Sender:
 
         posted.add_done_callback(look)
         return pending
+
+    def doubt(self, address: Address, error: FencepostError) -> None:
+        """From any thread: take note that this server left a request on another connection unanswered. A coordinator
+        often leads partitions, too."""
+        self._errands.post(lambda: self.brokers.doubt(address, error))
 
     def trouble(self) -> str:
         """Return the last connection error as the end of a message; empty if a connection has worked since."""
@@ -332,26 +375,28 @@ class Sender:
         """End the producer because another one took over."""
         self._settling.fence(code)
 
+    def begin_to_save_ids(self, who: Identity) -> None:
+        """On the caller's thread, before the first `ids`."""
+        resumption = self._resumption
+        if resumption is not None and not resumption.is_on:
+            resumption.begin(who, self.call(lambda: resumption.written(self._settled_queues())))
+
     def ids(self, cluster_id: str | None) -> ProducerIds:
-        who, name = self._state.identity.current, self._options.name
-        assert who is not None
-        assert name is not None
+        assert self._resumption is not None
+        return self._resumption.ids(cluster_id, self._settled_queues())
+
+    def _settled_queues(self) -> list[PartitionQueue]:
+        """Return all queues. Raise FencepostError unless they can be resumed from."""
         if not self.queues.is_empty:
             raise FencepostError("records are not settled yet: flush first, then read the ids")
         if (broken := self.broken) is not None and not isinstance(broken, Closed):
-            raise broken
+            raise broken.fresh()
         if not self._state.is_repeatable:
             raise FencepostError(
                 "this producer's ids cannot be resumed from: records without a key must name their partition, and "
                 "transactions must not be used, because they store their own offsets"
             )
-        partitions = dict(self._resumption.ids.partitions) if self._resumption is not None else {}
-        for queue in self.queues.everything():
-            flight = queue.flight
-            if flight is not None and flight.identity is not None:
-                saved = SavedPartition(*flight.identity, flight.next_sequence, flight.last_acknowledged)
-                partitions[queue.name] = saved
-        return ProducerIds(cluster_id, name, *who, partitions)
+        return list(self.queues.everything())
 
     def begin_transaction(self) -> Identity | None:
         return self._enlisting.begin()
@@ -395,6 +440,14 @@ class Sender:
         self._enlisting.write_in_lanes(steps, lanes, is_committed)
         self._identity.answered(who)
         return True
+
+    def _end_lanes_with_lease(self, now: float) -> None:
+        """On Apache Kafka no connection ends with the lease, so the producer ends itself."""
+        if self.writes_in_lanes and self.broken is None:
+            if self.lease.is_over(now):
+                self._settling.lose(lease_over((), self.lease.session))
+            else:
+                self._state.due(self.lease.end, now)
 
     @property
     def has_commit_in_doubt(self) -> bool:

@@ -78,6 +78,9 @@ class Settling:
         if lane is not None and batch.encoded is not None:  # sent in a transaction that will not be committed
             lane.fail(error)
             error = _same_failure(error, "no", **batch.where)
+        if self._state.transaction is not None and isinstance(error, SendFailed) and error.persisted == "unknown":
+            # Whether it is in the log or not: its transaction has failed with it, and is never committed.
+            error = _same_failure(error, "no", **batch.where)
         batch.fail(error)
         self._failed(batch)
         self.settled(batch)
@@ -284,7 +287,11 @@ class Settling:
 
     def fence(self, code: ErrorCode) -> None:
         """End the producer because another one took over."""
-        self.finish(self._fenced(code))
+        self.lose(self._fenced(code))
+
+    def lose(self, cause: Fenced) -> None:
+        """End the producer, and the lanes of an owner."""
+        self.finish(cause)
         if self._state.lanes is not None:
             self._state.lanes.forget()
 
@@ -300,7 +307,8 @@ class Settling:
             if self._state.transaction is not None:
                 timeout = f"{self._options.transaction_timeout:g} s"
                 message += f", or the transaction was open for longer than transaction_timeout={timeout}"
-        return Fenced(message, persisted="unknown", code=code)
+        # Of records that are sent from now on. Each earlier one is failed with what is known of it.
+        return Fenced(message, persisted="no", code=code)
 
     def lose_ownership(self, cause: Fenced) -> dict[PartitionQueue, list[Sent[ProducerBatch]]]:
         """End an owner whose connection has ended (OWN-9). Records that were never sent are not persisted, nor are

@@ -12,10 +12,11 @@ from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.queues import Queues
+from fencepost.client.produce.rare_lines import RareLines
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.clock import Clock
 from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.inflight import KAFKA_LIMIT
+from fencepost.core.producers.inflight import KAFKA_LIMIT, WrittenAs
 from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
 
 
@@ -46,6 +47,7 @@ class SendState:
         self.is_plain = True
         """No queue is odd, as far as is known: nothing has to be sent again or looked up in the log (`crowd.py`)."""
 
+        self.lines = RareLines()
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()
         """Set unless a named producer's pid is being requested: it is known, or the request was refused for good."""
@@ -90,6 +92,8 @@ class SendState:
         successor = self.identity.successor(after)
         if self.identity.state is PidState.NONE:
             self.identity_settled.clear()
+            # The request alone would abort the open transaction of a producer that has taken the name.
+            self.may_be_open = True
         return successor
 
     # --- transactions ---
@@ -103,6 +107,13 @@ class SendState:
     def is_transactional(self) -> bool:
         """True if a batch that is encoded now is part of a transaction, the caller's or a lane's."""
         return self.transaction is not None or self.lanes is not None
+
+    @property
+    def written_as(self) -> WrittenAs:
+        """Who can tell whether another producer has taken over from the one that writes now."""
+        if self.is_transactional:
+            return WrittenAs.IN_TRANSACTION
+        return WrittenAs.BARE if self.steps is None else WrittenAs.NAMED
 
     def lane(self, queue: PartitionQueue) -> WriteLane | None:
         return self.lanes.of(queue) if self.lanes is not None and self.transaction is None else None

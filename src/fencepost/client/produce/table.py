@@ -10,31 +10,50 @@ thread encodes them later. The ticket then reports a partition that does not exi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from fencepost.client.cluster.checks import LIKE_SECONDS, in_seconds
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     NAME_THE_PARTITION,
     RECORD_OVERHEAD,
     EncodedRows,
     ProducerBatch,
+    RowNumbers,
     WaitingRows,
     no_partition,
 )
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket
-from fencepost.errors import BufferFull, ConfigError, FencepostError, NotOwned, RecordTooLarge
+from fencepost.errors import (
+    BufferFull,
+    ConfigError,
+    Expired,
+    Fenced,
+    FencepostError,
+    NotOwned,
+    RecordTooLarge,
+    SendFailed,
+    TablePersisted,
+)
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, group_rows, partition_rows
 from fencepost.kernel.arrow import column_source
 from fencepost.kernel.codecs import NONE
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, TableRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Rows: TypeAlias = "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.Table | pa.RecordBatch]"
+"""What `send_arrow` takes. A reader or an iterator is read to its end before the first row is accepted."""
+
 _COLUMNS = ("key", "value", "headers", "partition", "timestamp")
+_MISSING, _PERSISTED, _UNKNOWN = range(3)
+"""What is known of a row, as a byte."""
+_RUNS = re.compile(rb"\x00+|\x01+|\x02+")
 _SMALLEST_PIECE = 4096
 """Minimum bytes of the rows that wait together for their topic's partitions."""
 
@@ -49,35 +68,81 @@ class DeliveredRun(NamedTuple):
     records: int
 
 
+class TablePart(NamedTuple):
+    """The rows of a table that share a batch, or that had none when they were accepted."""
+
+    waits: Ticket | WaitingRows
+    """The ticket of the batch's first record, or the rows that wait for their topic's partitions."""
+    rows: RowNumbers
+
+    def batches(self) -> Iterator[tuple[Ticket, RowNumbers]]:
+        """Yield one ticket per batch. Rows that waited have all their tickets once the first is settled."""
+        if isinstance(self.waits, Ticket):
+            yield self.waits, self.rows
+            return
+        yield self.waits.ticket, self._rows_of_batch(0)
+        for number, ticket in enumerate(self.waits.tickets[1:], 1):
+            yield ticket, self._rows_of_batch(number)
+
+    def _rows_of_batch(self, number: int) -> RowNumbers:
+        assert isinstance(self.waits, WaitingRows)
+        encoded = self.waits.encoded or ()
+        is_placed = len(encoded) == len(self.waits.tickets)  # otherwise all of them failed together
+        return encoded[number].rows if is_placed else self.rows
+
+
 class BulkTicket:
     """The result of `send_arrow`. It is settled when all of the table's records are."""
 
-    def __init__(self, parts: Sequence[Ticket | WaitingRows]) -> None:
+    def __init__(self, parts: Sequence[TablePart], table_rows: int) -> None:
         self._parts = parts
-        """A ticket of each batch's first record, or rows that had no batch when they were accepted."""
+        self._table_rows = table_rows
 
     def done(self) -> bool:
-        return all(ticket.done() for ticket in self._all())
+        return all(ticket.done() for ticket, _ in self._all())
 
     def result(self, timeout: float | None = None) -> tuple[DeliveredRun, ...]:
-        """Wait for the answers. Return the records' places, or raise the first failure; its `count` records share
-        it."""
+        """Wait for the answers. Return the records' places, or raise `exception`."""
         failure = self.exception(timeout)
         if failure is not None:
-            raise failure
-        return tuple(run for ticket in self._all() for run in _runs(ticket))
+            raise failure.fresh()
+        return tuple(run for ticket, _ in self._all() for run in _runs(ticket))
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
+        """Wait for the answers. Return None if all rows are in the log; otherwise an error for the whole table, of the
+        first failure's kind, whose `rows` says which rows are there. Its `persisted` is "partly" if some are."""
+        self._wait(timeout)
+        failures = [failure for ticket, _ in self._all() for failure in _failures(ticket.settlement)]
+        if not failures:
+            return None
+        cause = next((error for error in failures if isinstance(error, Fenced)), failures[0])
+        return _of_table(cause, self._look(), self._table_rows)
+
+    def rows(self, timeout: float | None = None) -> TableRows:
+        """Wait for the answers. Return which rows of the table are in the log. Rows that were not accepted, because the
+        memory was full, are missing."""
+        self._wait(timeout)
+        return self._look()
+
+    def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
-        first: FencepostError | None = None
-        for ticket in self._all():
-            left = None if deadline is None else max(0.0, deadline - monotonic())
-            ticket.exception(left)
-            first = first or _failure(ticket.settlement)
-        return first
+        for ticket, _ in self._all():
+            ticket.exception(None if deadline is None else max(0.0, deadline - monotonic()))
+
+    def _look(self) -> TableRows:
+        marks = bytearray([_MISSING]) * self._table_rows
+        for ticket, rows in self._all():
+            at = 0
+            for settlement in _leaves(ticket.settlement):
+                rows.mark(marks, _mark(settlement.error), at, settlement.count)
+                at += settlement.count
+        found: dict[int, list[range]] = {_PERSISTED: [], _MISSING: [], _UNKNOWN: []}
+        for run in _RUNS.finditer(marks):
+            found[marks[run.start()]].append(range(run.start(), run.end()))
+        return TableRows(tuple(found[_PERSISTED]), tuple(found[_MISSING]), tuple(found[_UNKNOWN]))
 
     def __await__(self) -> Generator[Any, None, tuple[DeliveredRun, ...]]:
-        for ticket in self._all():
+        for ticket, _ in self._all():
             try:
                 yield from ticket.__await__()
             except FencepostError:
@@ -86,16 +151,11 @@ class BulkTicket:
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return sum(part.records if isinstance(part, WaitingRows) else part.settlement.count for part in self._parts)
+        return sum(part.rows.stop - part.rows.start for part in self._parts)
 
-    def _all(self) -> Iterator[Ticket]:
-        """Yield one ticket per batch. Rows that waited have all their tickets once the first is settled."""
+    def _all(self) -> Iterator[tuple[Ticket, RowNumbers]]:
         for part in self._parts:
-            if isinstance(part, WaitingRows):
-                yield part.ticket
-                yield from part.tickets[1:]
-            else:
-                yield part
+            yield from part.batches()
 
 
 class _TableSend(NamedTuple):
@@ -106,74 +166,133 @@ class _TableSend(NamedTuple):
     topic: str
     now_ms: Milliseconds
 
-    def keep(self, chunk: pa.RecordBatch) -> WaitingRows | None:
+    def keep(self, chunk: pa.RecordBatch, first: int) -> WaitingRows | None:
         """Let the rows wait for the topic's partitions. Return None if these are known by now."""
+        import pyarrow as pa
+
         size = HEADER_SIZE + chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows
+        # A copy: the buffers are the caller's, who may fill them again when `send_arrow` returns.
+        chunk = pa.ipc.read_record_batch(chunk.serialize(), chunk.schema)
 
         def encode(count: int) -> list[EncodedRows]:
             source = column_source(chunk)
-            return list(
-                self.encoded(source, _choose(self.queues, self.options, self.topic, chunk, source, count), count)
-            )
+            chosen = _choose(self.queues, self.options, self.topic, chunk, source, count)
+            return list(self.encoded(source, first, chosen, count))
 
         return self.queues.keep_rows(self.topic, chunk.num_rows, size, self.now_ms, encode)
 
-    def encoded(self, source: ColumnSource, partitions: Any, count: int) -> Iterator[EncodedRows]:
-        """Yield encoded batches with their partitions."""
+    def encoded(self, source: ColumnSource, first: int, partitions: Any, count: int) -> Iterator[EncodedRows]:
+        """Yield encoded batches with their partitions. `first`: the number of the chunk's first row in the table."""
         limit, plain = self.options.batch_size, self.options.codec == NONE
         for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
-                builder = BatchBuilder(limit)
+                builder, start = BatchBuilder(limit), at
                 at = builder.append_columns(
                     source, at, stop, timestamp=self.now_ms, rows=order, limit=limit, checksum=plain
                 )
-                yield EncodedRows(partition, builder)
+                yield EncodedRows(partition, builder, RowNumbers(first, order, start, at))
 
 
-def send_table(
-    queues: Queues, options: ProducerOptions, topic: str, table: pa.Table | pa.RecordBatch, now_ms: Milliseconds
-) -> BulkTicket:
-    import pyarrow as pa
-
+def send_table(queues: Queues, options: ProducerOptions, topic: str, table: Rows, now_ms: Milliseconds) -> BulkTicket:
     if options.serializes:
         raise ConfigError("send_arrow needs a producer without serializers: its columns are bytes or text already")
-    _check_columns(table.schema.names)
-    chunks = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
-    chunks = [chunk for chunk in chunks if chunk.num_rows]
+    chunks = []
+    for chunk in _chunks(table):
+        _check_columns(chunk.schema.names)
+        if chunk.num_rows:
+            chunks.append(_plain(chunk))
+    table_rows = sum(chunk.num_rows for chunk in chunks)
     sources = [column_source(chunk) for chunk in chunks]
     for chunk in chunks:
         _check_sizes(chunk, options.max_request_size)
-    sending, parts = _TableSend(queues, options, topic, now_ms), list[Ticket | WaitingRows]()
+        _check_times(chunk)
+    sending, parts = _TableSend(queues, options, topic, now_ms), list[TablePart]()
+    first = 0
     try:
         if not queues.partition_count(topic):
-            chunks = _keep_all(sending, chunks, parts)
+            chunks, first = _keep_all(sending, chunks, parts)
             sources = [column_source(chunk) for chunk in chunks]
         count = queues.partition_count(topic)
         chosen = [
             _choose(queues, options, topic, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)
         ]
         for source, partitions in zip(sources, chosen, strict=True):
-            for partition, builder in sending.encoded(source, partitions, count):
-                parts.append(Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp))
+            for partition, builder, rows in sending.encoded(source, first, partitions, count):
+                ticket = Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp)
+                parts.append(TablePart(ticket, rows))
+            first += source.rows
     except BufferFull as error:
-        error.accepted = BulkTicket(parts)
+        error.accepted = BulkTicket(parts, table_rows)
         raise
-    return BulkTicket(parts)
+    return BulkTicket(parts, table_rows)
+
+
+def _chunks(table: Rows) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of what pyarrow's users have rows in."""
+    import pyarrow as pa
+
+    match table:
+        case pa.RecordBatch():
+            yield table
+        case pa.Table():
+            _check_columns(table.schema.names)  # it may have no batches
+            yield from table.to_batches()
+        case pa.RecordBatchReader():
+            _check_columns(table.schema.names)
+            yield from table
+        case str() | bytes() | Mapping():
+            raise _no_rows(table)
+        case Iterable():
+            for each in table:
+                if not isinstance(each, pa.RecordBatch | pa.Table):
+                    raise _no_rows(each)
+                yield from _chunks(each)
+        case _:
+            raise _no_rows(table)
+
+
+def _no_rows(given: object) -> TypeError:
+    return TypeError(
+        "send_arrow takes a pyarrow Table, RecordBatch or RecordBatchReader, or several Tables and RecordBatches, "
+        f"not {type(given).__name__}"
+    )
+
+
+def _plain(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert the forms of binary and text that pyarrow can compute little with: dictionaries and views."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    for name in ("key", "value"):
+        if name not in chunk.schema.names:
+            continue
+        at = chunk.schema.get_field_index(name)
+        column = chunk.column(at)
+        if types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if types.is_binary_view(column.type) or types.is_string_view(column.type):
+            column = column.cast(pa.large_binary() if types.is_binary_view(column.type) else pa.large_string())
+        if column.type != chunk.schema.field(at).type:
+            chunk = chunk.set_column(at, name, column)
+    return chunk
 
 
 def _keep_all(
-    sending: _TableSend, chunks: list[pa.RecordBatch], parts: list[Ticket | WaitingRows]
-) -> list[pa.RecordBatch]:
-    """Let the rows wait, in pieces that need room one by one. Return the rest if the partitions become known."""
+    sending: _TableSend, chunks: list[pa.RecordBatch], parts: list[TablePart]
+) -> tuple[list[pa.RecordBatch], int]:
+    """Let the rows wait, in pieces that need room one by one. If the partitions become known, return the rest, and the
+    number of its first row in the table."""
+    first = 0
     largest = max(_SMALLEST_PIECE, min(sending.options.max_request_size, sending.options.buffer_memory // 16))
     for number, chunk in enumerate(chunks):
         rows = max(1, chunk.num_rows * largest // (chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows))
         for at in range(0, chunk.num_rows, rows):
-            kept = sending.keep(chunk.slice(at, rows))
+            kept = sending.keep(chunk.slice(at, rows), first)
             if kept is None:
-                return [chunk.slice(at), *chunks[number + 1 :]]
-            parts.append(kept)
-    return []
+                return [chunk.slice(at), *chunks[number + 1 :]], first
+            parts.append(TablePart(kept, RowNumbers(first, None, 0, kept.records)))
+            first += kept.records
+    return [], first
 
 
 def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple[int, Any, int, int]]:
@@ -214,6 +333,21 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
     largest = pc.max(both[0] if len(both) == 1 else pc.add(*both)).as_py() + RECORD_OVERHEAD
     if largest + HEADER_SIZE > max_request_size:
         raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
+
+
+def _check_times(chunk: pa.RecordBatch) -> None:
+    """Reject integers that were meant in seconds. A column of the type timestamp says its unit."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    if "timestamp" not in chunk.schema.names or not types.is_integer((times := chunk.column("timestamp")).type):
+        return
+    first, end = LIKE_SECONDS
+    if (least := pc.min(times).as_py()) is None or least >= end:
+        return
+    wrong = times.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
+    if len(wrong):
+        raise in_seconds("column timestamp", wrong[0].as_py())
 
 
 def _choose(
@@ -278,21 +412,56 @@ def _check_partitions(chosen: pa.Array, count: int) -> None:
         raise no_partition(wrong, count)
 
 
-def _failure(settlement: Settlement) -> FencepostError | None:
-    """Return the first failure in a batch, and mark the batch's failures as seen."""
+def _leaves(settlement: Settlement) -> Iterator[Settlement]:
+    """Yield the batches into which a batch was split, in order; or itself."""
     if isinstance(settlement, ProducerBatch) and settlement.parts is not None:
-        failures = [_failure(part) for part in settlement.parts]
-        return next((failure for failure in failures if failure is not None), None)
-    settlement.look_at_all()
-    return settlement.error
+        for part in settlement.parts:
+            yield from _leaves(part)
+    else:
+        yield settlement
+
+
+def _failures(settlement: Settlement) -> Iterator[FencepostError]:
+    """Yield the failures in a batch, and mark them as seen."""
+    for each in _leaves(settlement):
+        each.look_at_all()
+        if each.error is not None:
+            yield each.error
+
+
+def _mark(error: FencepostError | None) -> int:
+    if error is None:
+        return _PERSISTED
+    # Other errors are of records that failed before they were sent.
+    return _UNKNOWN if isinstance(error, SendFailed) and error.persisted == "unknown" else _MISSING
+
+
+def _of_table(cause: FencepostError, rows: TableRows, table_rows: int) -> FencepostError:
+    """Return an error of the same kind as `cause` for a whole table."""
+    there, missing, unknown = (sum(map(len, ranges)) for ranges in rows)
+    kind = next((kind for kind in (Expired, Fenced, SendFailed) if type(cause) is kind), None)
+    if kind is None and not there and not unknown:  # not a batch that failed, but a row that cannot be sent
+        if isinstance(cause, SendFailed):
+            cause.rows = rows
+        return cause
+    persisted: TablePersisted = "partly" if there else "unknown" if unknown else "no"
+    message = cause.message if isinstance(cause, SendFailed) else str(cause)
+    if there or (missing and unknown):
+        message += (
+            f"; of the table's {table_rows} rows {there} are in the log, {missing} are not, and {unknown} may be: "
+            "`rows` of this error says which"
+        )
+    topic, partition = (cause.topic, cause.partition) if isinstance(cause, SendFailed) else ("", None)
+    error = (kind or SendFailed)(
+        message, persisted=persisted, code=cause.code, topic=topic, partition=partition, count=missing + unknown
+    )
+    error.rows = rows
+    error.__cause__ = cause
+    return error
 
 
 def _runs(ticket: Ticket) -> Iterator[DeliveredRun]:
-    settlement = ticket.settlement
-    if isinstance(settlement, ProducerBatch) and settlement.parts is not None:
-        for part in settlement.parts:
-            yield from _runs(Ticket(part, 0, ticket.timestamp))
-        return
-    where = settlement.outcome(ticket)
-    assert isinstance(where, Delivered)
-    yield DeliveredRun(where.topic, where.partition, where.offset, settlement.count)
+    for settlement in _leaves(ticket.settlement):
+        where = settlement.outcome(Ticket(settlement, 0, ticket.timestamp))
+        assert isinstance(where, Delivered)
+        yield DeliveredRun(where.topic, where.partition, where.offset, settlement.count)

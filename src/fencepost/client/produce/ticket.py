@@ -11,9 +11,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
-from fencepost.errors import FencepostError, TimedOut
+from fencepost.errors import FencepostError, SendFailed, TimedOut
 from fencepost.kernel import Place
 from fencepost.types import NO_TIMESTAMP, Milliseconds
 
@@ -40,6 +40,23 @@ class Delivered(NamedTuple):
     offset: int
     """−1: the server has the record but no longer knows its offset."""
     timestamp: Milliseconds
+
+
+_here: Final = threading.local()
+
+
+def settle_here(lock: threading.Lock | None) -> None:
+    """Make this the thread that settles the batches with this lock; None: it settles none any more."""
+    _here.settles = lock
+
+
+def check_thread(lock: threading.Lock, what: str) -> None:
+    """Raise if this thread would wait for itself: it settles the batches that have this lock."""
+    if getattr(_here, "settles", None) is lock:
+        raise FencepostError(
+            f"{what} was called on the send thread, in a callback or a serializer, and would wait for itself: "
+            "call it on another thread"
+        )
 
 
 class Settlement:
@@ -108,6 +125,19 @@ class Settlement:
     def fail(self, error: FencepostError) -> None:
         self.error = error
         self._settle()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: fail a pending batch, quietly. Those who wait for it, or want to be called, are in the
+        parent."""
+        if not self.settled:
+            self._waiting = self._callbacks = self._futures = self.poke = None
+            self.error = SendFailed(
+                "only the parent process learns the outcome, and this one was forked from it",
+                persisted="unknown",
+                topic=self.topic_name,
+                count=self.count,
+            )
+            self.settled = True
 
     @property
     def unseen(self) -> int:
@@ -206,19 +236,30 @@ class Unplaced(Settlement):
     on waiting there.
     """
 
-    __slots__ = ("_trouble", "moved_into")
+    __slots__ = ("_before_waiting", "_trouble", "moved_into")
 
     topic_name = ""
     partition = -1
     count = 0
 
-    def __init__(self, lock: threading.Lock, trouble: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        lock: threading.Lock,
+        trouble: Callable[[], str] = str,
+        before_waiting: Callable[[], object] = bool,
+    ) -> None:
         super().__init__(lock)
         self._trouble = trouble
+        self._before_waiting = before_waiting
         self.moved_into: list[Settlement] = []
 
     def trouble(self) -> str:
         return self._trouble()
+
+    def wait(self, timeout: float | None) -> bool:
+        if not self.settled and timeout != 0:
+            self._before_waiting()
+        return super().wait(timeout)
 
     def moved(self) -> None:
         """Hand all callbacks and futures over to the batches that the tickets now have."""
@@ -249,7 +290,7 @@ class Ticket(Place):
         """Wait for the answer. Return the record's place, or raise the error, which says whether it is persisted."""
         outcome = self._outcome(timeout)
         if isinstance(outcome, FencepostError):
-            raise outcome
+            raise outcome.fresh()
         return outcome
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
@@ -274,6 +315,9 @@ class Ticket(Place):
                 _resolve_all([(future, self)])
                 break
         return future.__await__()
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("a ticket cannot be pickled or copied: its producer is in this process. Pass its result() on")
 
     def __repr__(self) -> str:
         if not self.done():
@@ -329,7 +373,7 @@ def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> Non
             continue
         outcome = ticket.settlement.outcome(ticket)
         if isinstance(outcome, FencepostError):
-            future.set_exception(outcome)
+            future.set_exception(outcome.fresh())
         else:
             future.set_result(outcome)
 

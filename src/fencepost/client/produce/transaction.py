@@ -3,7 +3,8 @@
     enter    wait until earlier records are settled and the name is fenced: no other producer of that name writes
     in it    the send thread adds each partition before its first batch; the caller's thread adds offsets
     commit   accept no more records, wait until all are settled, EndTxn
-    abort    drop what is queued, EndTxn, and bump the epoch, which rejects delayed writes
+    abort    drop what is queued, EndTxn, and bump the epoch, which rejects delayed writes; both tell whether another
+             producer has taken the name
 
 A commit whose answer never came raises: only readers can see whether it took effect.
 """
@@ -20,7 +21,7 @@ from fencepost.client.produce.sender import Sender
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Steps
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
 from fencepost.errors import Fenced, FencepostError, SendFailed
-from fencepost.types import Offset, TopicPartition
+from fencepost.types import TopicPartition
 
 log = logging.getLogger("fencepost.producer")
 
@@ -44,6 +45,7 @@ class ProducerTransaction:
         if self._who is not None:
             raise FencepostError("the transaction is open already")
         sender = self._sender
+        sender.check_process("the transaction")
         begun: list[Identity | None] = []
         try:
             while not begun or begun[-1] is None:
@@ -66,9 +68,11 @@ class ProducerTransaction:
             self.commit()
         elif self._who is not None:
             self.abort()
+            if isinstance(error, FencepostError) and (fenced := self._sender.fenced) is not None:
+                raise fenced.fresh() from error  # the abort told that another producer has taken over
 
     def send_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, Offset], member: ConsumerGroupMetadata = NO_MEMBER
+        self, group: str, offsets: Mapping[TopicPartition, int], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
         """Commit the group's offsets if, and only if, the transaction commits."""
         who = self._the_open_one()
@@ -89,7 +93,7 @@ class ProducerTransaction:
         failed = sender.broken or transaction.error
         if failed is not None:
             self.abort()
-            raise failed
+            raise (sender.fenced or failed).fresh()
         try:
             if transaction.is_begun:
                 self._steps.end(who, commit=True)
@@ -114,6 +118,7 @@ class ProducerTransaction:
             log.warning("the coordinator does not answer; an open transaction will end by its timeout")
 
     def _the_open_one(self) -> Identity:
+        self._sender.check_process("the transaction")
         if self._who is None:
             raise FencepostError("there is no open transaction")
         return self._who
@@ -127,4 +132,5 @@ class ProducerTransaction:
         self._who = None
         sender.call(lambda: sender.fence(error.code))
         sender.call(sender.drop_transaction)
-        return sender.broken or Fenced(str(error), persisted="unknown", code=error.code)
+        why = sender.broken.message if isinstance(sender.broken, Fenced) else str(error)
+        return Fenced(why, persisted="unknown", code=error.code)  # of the whole transaction: a commit may be under way

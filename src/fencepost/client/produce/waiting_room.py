@@ -27,6 +27,13 @@ from fencepost.kernel import HEADER_SIZE, Headers
 from fencepost.types import Milliseconds
 
 
+def _own_copy(data: Any) -> Any:
+    """Return a copy of a buffer that may change, of the same type. A serializer's other objects are its caller's."""
+    if isinstance(data, bytearray):
+        return bytearray(data)
+    return memoryview(data.tobytes()) if isinstance(data, memoryview) else data
+
+
 class WaitingRoom:
     def __init__(self, filling: Filling, trouble: Callable[[], str]) -> None:
         self._filling = filling
@@ -49,7 +56,10 @@ class WaitingRoom:
         timestamp: Milliseconds,
         size: int,
     ) -> Ticket:
-        """Keep a record; with the lock held."""
+        """Keep a record; with the lock held. A buffer is copied: the caller may fill it again when `send` returns."""
+        key, value = _own_copy(key), _own_copy(value)
+        if headers is not None:
+            headers = [(_own_copy(name), _own_copy(content)) for name, content in headers]
         ticket = self._ticket(topic, timestamp)
         deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
         topic.waiting.append(WaitingRecord(key, value, headers, partition, timestamp, ticket, size, deadline))
@@ -58,7 +68,7 @@ class WaitingRoom:
 
     def _ticket(self, topic: TopicQueues, timestamp: Milliseconds) -> Ticket:
         if topic.unplaced is None:
-            topic.unplaced = Unplaced(self._filling.settling, self._trouble)
+            topic.unplaced = Unplaced(self._filling.settling, self._trouble, self._filling.before_waiting)
             self._filling.unsettled[topic.unplaced] = None
             self.topics[topic] = None
             self._filling.wake()
@@ -145,7 +155,7 @@ class WaitingRoom:
             return []
         batches = [
             self._filling.enqueue(topic.queue(partition), builder, rows.deadline)
-            for partition, builder in rows.encoded or ()
+            for partition, builder, _ in rows.encoded or ()
         ]
         rows.tickets[1:] = [Ticket(batch, 0, rows.ticket.timestamp) for batch in batches[1:]]
         rows.ticket.settlement, rows.ticket.index = batches[0], 0  # last: a caller that sees it finds the others too
@@ -212,7 +222,7 @@ class WaitingRoom:
                 topic.unplaced = None
                 self.topics.pop(topic, None)
                 if keep:
-                    topic.unplaced = Unplaced(self._filling.settling, self._trouble)
+                    topic.unplaced = Unplaced(self._filling.settling, self._trouble, self._filling.before_waiting)
                     self._filling.unsettled[topic.unplaced] = None
                     self.topics[topic] = None
                     for index, record in enumerate(keep):

@@ -11,6 +11,7 @@ do, because markers and compaction leave gaps.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -26,6 +27,7 @@ from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import Tenure
 from fencepost.client.read.scan import visible_batches
 from fencepost.clock import Clock
+from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import (
     LEADER_IN_DOUBT,
@@ -41,6 +43,8 @@ from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
 from fencepost.wire.apis import FETCH_BY_NAME, Key
 
+_SECONDS_TO_READ: Final = 0.1
+"""Longest time in seconds that closing waits for another thread that reads answers."""
 _TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
 
 
@@ -101,15 +105,28 @@ class Fetcher:
         network: Network,
         clock: Clock,
         partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]],
+        lease: Lease | None = None,
     ) -> None:
+        """`lease`: of what the reader owns; other threads look at it, too."""
         self._settings = settings
         self._options = options
         self._network = network
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
-        self.tenure = Tenure(self.brokers, self._metadata, clock, settings.request_timeout, self._lost_what_it_owned)
+        self.tenure = Tenure(
+            self.brokers,
+            self._metadata,
+            clock,
+            settings.request_timeout,
+            self._lost_what_it_owned,
+            Lease() if lease is None else lease,
+        )
         self.brokers.on_lost = self.tenure.lost
+        # Held while the state is used. The caller drives it alone, until it may lose what it owns: `read_answers`.
+        # Reentrant: a signal handler may ask while its thread is in here.
+        self._turn = threading.RLock()
+        self._is_closed = False
         self._calls: deque[Callable[[], None]] = deque()
         self._partitions: dict[TopicPartition, PartitionRead] = {}
         self._ready: deque[Chunk] = deque()
@@ -132,14 +149,15 @@ class Fetcher:
 
     def take(self) -> Chunk | None:
         """Return the next chunk, or None if none is ready."""
-        if not self._ready:
-            if self._error is not None:
-                raise self._error
-            return None
-        chunk = self._ready.popleft()
-        self._ready_bytes -= chunk.size
-        self._partitions[chunk.partition].ready -= chunk.size
-        return chunk
+        with self._turn:
+            if not self._ready:
+                if self._error is not None:
+                    raise self._error.fresh()
+                return None
+            chunk = self._ready.popleft()
+            self._ready_bytes -= chunk.size
+            self._partitions[chunk.partition].ready -= chunk.size
+            return chunk
 
     @property
     def is_done(self) -> bool:
@@ -148,6 +166,20 @@ class Fetcher:
 
     def run_once(self, timeout: float | None = None, *, fetches: bool = True) -> None:
         """Take one turn: wait until something happens, for at most `timeout` seconds."""
+        with self._turn:
+            self._take_turn(timeout, fetches=fetches)
+
+    def read_answers(self) -> None:
+        """From any thread: read the answers that have arrived, unless the caller's thread is about to do so. The caller
+        may have worked since, and a lease must not end because an answer lies unread."""
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._is_closed:
+                    self._network.poll(0.0)
+            finally:
+                self._turn.release()
+
+    def _take_turn(self, timeout: float | None, *, fetches: bool) -> None:
         self._network.before_work()
         while self._calls:
             self._calls.popleft()()
@@ -183,10 +215,11 @@ class Fetcher:
         def lost(error: FencepostError, left: bool) -> None:
             outcome.set_exception(error)
 
-        self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most)
+        with self._turn:
+            self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most)
         self.run_until(outcome)
         if self.tenure.fenced is not None:
-            raise self.tenure.fenced
+            raise self.tenure.fenced.fresh()
         return outcome.result()
 
     def call_soon(self, what: Callable[[], None]) -> None:
@@ -195,9 +228,15 @@ class Fetcher:
         self._network.wake()
 
     def close(self) -> None:
-        self.tenure.close()
-        self.brokers.close()
-        self._network.close()
+        self._is_closed = True
+        is_mine = self._turn.acquire(timeout=_SECONDS_TO_READ)  # `read_answers` may be at work, for a moment
+        try:
+            self.tenure.close()
+            self.brokers.close()
+            self._network.close()
+        finally:
+            if is_mine:
+                self._turn.release()
 
     def forget_sockets(self) -> None:
         """Close the copies of the parent's sockets in a forked child."""

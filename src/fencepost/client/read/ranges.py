@@ -14,6 +14,7 @@ from typing import Final
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.read.scan import FetchedBatch, visible_batches
@@ -58,8 +59,11 @@ def fetch(
     fail_on_data_loss: bool = True,
     max_bytes: int = MAX_BYTES,
     patience: float = 60.0,
+    every_batch: bool = False,
+    leader: BrokerNode | None = None,
 ) -> Iterator[list[FetchedBatch]]:
-    """Yield the whole batches with records of the range, those of one answer at a time.
+    """Yield the whole batches with records of the range, those of one answer at a time; with `every_batch`, also those
+    without records. `leader`: who is asked first, if that is known.
 
     The first and the last batch may hold records outside the range, which the caller drops."""
     position = wanted.start
@@ -67,10 +71,13 @@ def fetch(
     deadline = time.monotonic() + patience
 
     def ask() -> BatchChannel:
-        nonlocal channel
+        nonlocal channel, leader
         if channel is None:
-            (leader,) = routes.leaders(wanted.topic, [wanted.partition])
-            channel = BatchChannel.open(Address(leader.host, leader.port), routes.settings)
+            asked = leader
+            if asked is None:
+                (asked,) = routes.leaders(wanted.topic, [wanted.partition])
+            leader = None  # if it fails, there may be another one
+            channel = BatchChannel.open(Address(asked.host, asked.port), routes.settings)
         channel.send_fetch(
             wanted.topic, wanted.partition, position, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS, committed=committed
         )
@@ -82,7 +89,9 @@ def fetch(
                 asked = channel if channel is not None and channel.waiting else ask()
                 answer = asked.receive_fetched()
                 _raise_for(answer, wanted, position)
-                batches, reached = visible_batches(answer, position, wanted.stop, committed=committed)
+                batches, reached = visible_batches(
+                    answer, position, wanted.stop, committed=committed, every_batch=every_batch
+                )
                 if reached > position:
                     deadline = time.monotonic() + patience
                     position = reached

@@ -28,12 +28,12 @@ def batches_in(records: Iterable[Buffer]) -> Iterator[FetchedBatch]:
 
 
 def visible_batches(
-    answer: FetchedPartition, position: int, stop: int | None, *, committed: bool = True
+    answer: FetchedPartition, position: int, stop: int | None, *, committed: bool = True, every_batch: bool = False
 ) -> tuple[list[FetchedBatch], int]:
     """Return the batches with records from `position` to before `stop`, and the position after them.
 
     `committed`: leave out aborted transactions, by the list in the answer. The first and the last batch may hold
-    records outside the range."""
+    records outside the range. `every_batch`: also control batches, and those that compaction has emptied."""
     hidden = CommittedOnly(answer.aborted or () if committed else ())
     found: list[FetchedBatch] = []
     for batch in batches_in(answer.records):
@@ -43,7 +43,9 @@ def visible_batches(
         if stop is not None and header.base_offset >= stop:
             return found, stop
         position = header.next_offset
-        if header.is_control:
+        if every_batch:
+            found.append(batch)
+        elif header.is_control:
             check_batch(batch.data)
             if header.is_transactional and is_abort(batch.data):
                 hidden.ends(header.pid, header.base_offset)

@@ -19,9 +19,9 @@ from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
-from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Offset, Pid, TopicPartition
+from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Steps(Protocol):
         self,
         who: Identity,
         group: str,
-        offsets: Mapping[TopicPartition, Offset],
+        offsets: Mapping[TopicPartition, int],
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None: ...
     def end(self, who: Identity, *, commit: bool) -> None: ...
@@ -97,7 +97,9 @@ def abort_open(steps: Steps, who: Identity) -> None:
     try:
         steps.end(who, commit=False)
     except FencepostError as error:
-        if error.code is not ErrorCode.INVALID_TXN_STATE:  # nothing was open
+        # Nothing was open; or the name was idle for so long that the coordinator has forgotten it, or its pid: `init`
+        # tells whether another producer has taken it since, and touches nothing of another pid.
+        if error.code not in (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
             raise
 
 
@@ -196,7 +198,7 @@ class Transactional:
         self,
         who: Identity,
         group: str,
-        offsets: Mapping[TopicPartition, Offset],
+        offsets: Mapping[TopicPartition, int],
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
         """Add a group's offsets, which count if, and only if, the transaction commits."""
@@ -223,7 +225,12 @@ class Transactional:
             answer = channel.request(Key.TXN_OFFSET_COMMIT, fields, at_most=_OFFSETS_VERSION).message
             for topic in answer.topics:
                 for row in topic.partitions:
-                    raise_for(row.error_code, f"offset of {topic.name}-{row.partition_index} for group {group!r}")
+                    what = f"offset of {topic.name}-{row.partition_index} for group {group!r}"
+                    if row.error_code in FENCING:
+                        # As a partition's leader, the group's coordinator may have hung, and answer by what it knew
+                        # before. The transaction's coordinator, which has just accepted this epoch, decides.
+                        raise ServerError(ErrorCode.TRANSACTION_ABORTABLE, f"{what}: the epoch is stale; abort")
+                    raise_for(row.error_code, what)
 
         self._until_answered(announce)
         self._until_answered(commit)

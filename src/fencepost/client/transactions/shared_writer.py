@@ -27,6 +27,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer
 from fencepost.types import LATEST, TopicPartition
+from fencepost.wire.hot import ProducedPartition
 
 IN_FLIGHT: Final = 5
 ABSENT_PATIENCE: Final = 5.0
@@ -103,6 +104,13 @@ class LeaderChannels(Closing):
         for channel in self._open.values():
             channel.close()
         self._open.clear()
+
+
+def _reasons(answer: ProducedPartition) -> list[str]:
+    """Return why the server rejected a batch, and one of its records, if it says so."""
+    of_records = [why for _, why in answer.record_errors if why]
+    said = [answer.error_message or "", *(of_records[:1])]
+    return list(dict.fromkeys(filter(None, said)))
 
 
 def last_sequences(
@@ -224,7 +232,8 @@ class PartitionWriter:
         code = ErrorCode.of(answer.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             name = self._transaction.name
-            raise ServerError(code, f"writing to {self._where}" + (f" in a transaction of {name!r}" if name else ""))
+            doing = f"writing to {self._where}" + (f" in a transaction of {name!r}" if name else "")
+            raise ServerError(code, ": ".join([doing, *_reasons(answer)]))
         sent = self._unanswered.popleft()
         self._confirmed = sent.last
         self._stored(sent, answer.base_offset)

@@ -8,5 +8,5 @@ inflight.py          client: order, retries and in-doubt batches of a partition
 window.py            client: how many bytes may be in flight to a broker
 sharing.py           client: the division of a producer's memory among topics and partitions
 enlist.py            client: the partitions of a transaction
-recollection.py      client: the records written since ids were saved
+recollection.py      client: the records behind a saved place in the log
 """

@@ -17,6 +17,8 @@ what an answer means; the caller sends, keeps time and settles. The rules:
   renumbered from 0 under the next epoch, which fences delayed requests of the old one. Nothing is renumbered while a
   batch is in doubt: the log is read first. A batch whose attempt this side abandoned may still reach the log after that
   read and before the next epoch does. It is given up, because renumbering could duplicate it.
+* A leader that hung and wakes answers by what it knew before. So it does not decide whether a name was taken: it says
+  only that the epoch is stale, and a coordinator is asked, by an abort or by the next epoch (KIP-588).
 
 `next_step` is these rules as one function:
 
@@ -58,7 +60,21 @@ MAY_BE_PERSISTED: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_
 LOST_TRACK: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 """The batch does not follow the server's H(P)."""
 
+TRANSACTION_OVER: Final = frozenset({ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE})
+"""The leader, or the coordinator that it asked, knows of no open transaction that includes the batch."""
+
 BatchT = TypeVar("BatchT")
+
+
+class WrittenAs(Enum):
+    """Who can tell whether another producer has taken over."""
+
+    BARE = "bare"
+    """Under a pid without a name: only the partition's leader."""
+    NAMED = "named"
+    """Under a name, outside of transactions: the name's coordinator, when the next epoch is requested."""
+    IN_TRANSACTION = "in a transaction"
+    """The coordinator, when the transaction is aborted."""
 
 
 class Stamp(NamedTuple):
@@ -92,6 +108,8 @@ class Verdict(Enum):
     """It is in the log, at an unknown offset."""
     FENCED = "fenced"
     """Another producer took over: the server accepts nothing from this one."""
+    ABORT = "abort"
+    """Its transaction cannot be committed. The abort tells whether another producer took over."""
     GIVE_UP = "give up"
     """A retry would not help; the caller fails the batch (`give_up`) or splits it (`split`)."""
 
@@ -257,11 +275,24 @@ class Flight(Generic[BatchT]):
         self._proven = True
         self._last_proof = now
 
-    def refused(self, sent: Sent[BatchT], code: ErrorCode, now: float, backoff: float) -> Verdict:
-        """Handle an error of the server. RETRY is arranged here; the caller acts on the other verdicts."""
+    def refused(
+        self,
+        sent: Sent[BatchT],
+        code: ErrorCode,
+        now: float,
+        backoff: float,
+        written: WrittenAs = WrittenAs.BARE,
+        *,
+        appended: bool = False,
+    ) -> Verdict:
+        """Handle an error of the server. RETRY is arranged here; the caller acts on the other verdicts.
+
+        `appended`: the error names an offset, so it came after the append. A leader of Apache Kafka that loses its
+        leadership while it waits for its followers answers NOT_LEADER_OR_FOLLOWER so, and its successor may have the
+        batch."""
         earlier_unsettled = self._sent[0] is not sent
         self._answered(sent)
-        if code in MAY_BE_PERSISTED:
+        if appended or code in MAY_BE_PERSISTED:
             sent.in_doubt = True
         if code in LOST_TRACK and self._idempotent:
             # With an earlier batch unsettled, or a hole before it, this is the expected end of a pipeline (IDEM-6).
@@ -271,9 +302,15 @@ class Flight(Generic[BatchT]):
             return Verdict.RETRY
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._idempotent:
             return Verdict.PERSISTED
+        if written is WrittenAs.IN_TRANSACTION and code in FENCING | TRANSACTION_OVER:
+            return Verdict.ABORT
         if code in FENCING:
-            return Verdict.FENCED
-        if code.retriable:
+            if written is WrittenAs.BARE:
+                return Verdict.FENCED
+            self._hole = True  # the next epoch is requested: the coordinator gives it, or knows of a successor
+            return Verdict.RETRY
+        if code.retriable or (written is WrittenAs.NAMED and code in TRANSACTION_OVER):
+            # Outside of transactions: the marker that ends the previous one has not reached this partition yet.
             self._not_before = max(self._not_before, now + backoff)
             return Verdict.RETRY
         return Verdict.GIVE_UP

@@ -32,6 +32,8 @@ NOBODY = "127.0.0.1:1"
         ("linger", "x"),
         ("linger", -1),
         ("request_timeout", None),
+        ("request_timeout", float("inf")),
+        ("transaction_timeout", float("inf")),
         ("delivery_timeout", float("nan")),
         ("block_timeout", -1),
         ("partitioner", 5),
@@ -45,6 +47,25 @@ def test_a_setting_of_a_producer_that_cannot_be_meant_is_named(name: str, value:
         Producer(NOBODY, compression="gzip", **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("compression", "level"), [("none", 3), ("snappy", 1), ("gzip", 10), ("lz4", 99), ("zstd", 100), ("zstd", True)]
+)
+def test_a_level_that_the_codec_does_not_have_is_refused(compression: Any, level: int) -> None:
+    with pytest.raises(ConfigError, match=f"compression_level={level}: .*{compression}.* has (no|the) levels"):
+        Producer(NOBODY, compression=compression, compression_level=level)
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy", "gzip", "lz4", "zstd"])
+def test_the_default_level_of_librdkafka_goes_with_every_codec(compression: Any) -> None:
+    Producer(NOBODY, compression=compression, compression_level=-1).close()
+
+
+@pytest.mark.parametrize("name", ["request_timeout", "connect_timeout"])
+def test_an_impossible_timeout_of_a_connection_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}=nan: expected a positive number of seconds"):
+        ClientSettings((Address("127.0.0.1", 1),), **{name: float("nan")})  # type: ignore[arg-type]
+
+
 def test_a_setting_that_does_not_exist_is_named_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"'linger_ms'; did you mean 'linger'\?"):
         Producer(NOBODY, linger_ms=5)  # type: ignore[call-arg]
@@ -52,7 +73,15 @@ def test_a_setting_that_does_not_exist_is_named_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_wait", -1), ("partition_bytes", 0), ("prefetch_bytes", "x"), ("patience", 0), ("group", ""), ("topics", [])],
+    [
+        ("max_wait", -1),
+        ("max_wait", float("inf")),
+        ("partition_bytes", 0),
+        ("prefetch_bytes", "x"),
+        ("patience", 0),
+        ("group", ""),
+        ("topics", []),
+    ],
 )
 def test_a_setting_of_a_reader_that_cannot_be_meant_is_named(name: str, value: object) -> None:
     arguments: dict[str, Any] = {"topics": "t", name: value}

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from fencepost.client.produce.ticket import Delivered, Ticket
@@ -420,6 +422,25 @@ def test_a_server_that_lost_track_is_not_fatal() -> None:
     assert [check_batch(batch).epoch for batch in on.logs["t"][1].batches] == [0, 0]
 
 
+def test_many_new_epochs_are_one_line_in_the_log_per_half_minute(caplog: pytest.LogCaptureFixture) -> None:
+    on = cluster(t=1)
+    producer = proven(on)
+    caplog.set_level(logging.INFO, "fencepost.producer")
+
+    def bump(times: int) -> None:
+        for _ in range(times):
+            on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+            producer.send("t", b"v", partition=0)
+            producer.settle()
+
+    bump(50)
+    on.clock.advance(31)
+    bump(1)
+    lines = [record.getMessage() for record in caplog.records if "continues with pid" in record.getMessage()]
+    assert len(lines) == 2, lines
+    assert lines[1].endswith("under epoch 51 (and 49 more such lines since the last one)")
+
+
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
 def test_fenced_is_final(code: ErrorCode) -> None:
     """IDEM-5."""
@@ -431,8 +452,9 @@ def test_fenced_is_final(code: ErrorCode) -> None:
     error = ticket.exception()
     assert isinstance(error, Fenced)
     assert error.persisted == "no"
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced) as later:
         producer.send("t", b"later", partition=0)
+    assert later.value.persisted == "no"  # it was never accepted
 
 
 def test_a_batch_without_a_partition_that_was_split_twice_is_under_way_no_longer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
@@ -49,6 +51,19 @@ def test_a_new_topic_of_a_healthy_node_does_not_wait_for_a_hung_one() -> None:
     assert on.values("new", 0) == [b"one"]
     assert asked(on, Api.METADATA)[0] == hung  # which nobody could know
     assert len(asked(on, Api.METADATA)) == 2
+
+
+def test_the_log_names_a_broker_that_hangs_behind_an_established_connection(caplog: pytest.LogCaptureFixture) -> None:
+    on = cluster(1, t=1)
+    producer = SteppedProducer(on, request_timeout=5.0, delivery_timeout=40.0)
+    producer.send("t", b"first")
+    producer.settle()
+    hang(on, 0)
+    producer.send("t", b"second")
+    producer.settle()
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert lines[0] == f"{on.addresses[0]} did not answer Produce within 5 s; trying again"
+    assert len(lines) <= 2  # one per half minute, however often it is dialled
 
 
 def test_a_broker_that_has_not_answered_is_not_the_first_to_be_asked_again() -> None:

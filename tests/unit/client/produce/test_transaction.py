@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.produce.ids import ProducerIds, SavedPartition
+from fencepost.client.produce.ids import ProducerIds
+from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.recollection import SavedPlace
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
-from fencepost.testing.scripted import Api, ErrorAnswer, ScriptedCluster
+from fencepost.testing.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
 from tests.support.stepped import SteppedProducer, cluster
 
@@ -28,6 +30,8 @@ PID = Pid(77)
 
 class Coordinator:
     """A coordinator that gives epochs at once; the other steps wait until the test lets them through."""
+
+    name = "n"
 
     def __init__(self) -> None:
         self.doubts = 0
@@ -64,7 +68,7 @@ class Coordinator:
         self,
         who: Identity,
         group: str,
-        offsets: Mapping[TopicPartition, Offset],
+        offsets: Mapping[TopicPartition, int],
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
         raise AssertionError("not in these tests")
@@ -160,9 +164,12 @@ def test_an_abort_is_sent_once_and_before_the_next_epoch_is_requested() -> None:
     assert sender.identity == Identity(PID, Epoch(1))
 
 
-@pytest.mark.parametrize("code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.PRODUCER_FENCED])
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED]
+)
 def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: ErrorCode) -> None:
-    """IDEM-5: to ask for the next epoch after a fence would abort the successor's transaction."""
+    """IDEM-5: to ask for the next epoch after a fence would abort the successor's transaction. A name that was idle for
+    so long that the coordinator has forgotten it is no fence."""
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
@@ -273,7 +280,10 @@ def test_transactions_do_not_nest_whoever_begins_them() -> None:
 def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
     """IDEM-4: it fences each partition with a new epoch of its name, which would abort an open transaction."""
     on, coordinator = cluster(t=1), Coordinator()
-    settings, ids = ClientSettings(tuple(on.addresses.values())), ProducerIds("scripted", "n", PID, Epoch(0), {})
+    settings, ids = (
+        ClientSettings(tuple(on.addresses.values())),
+        ProducerIds("scripted", "n", frozenset({PID}), {}),
+    )
     sender = Sender(settings, ProducerOptions(name="n"), on.network(), on.clock, steps=coordinator, ids=ids)
     with pytest.raises(ConfigError, match="saved ids"):
         sender.begin_transaction()
@@ -298,9 +308,140 @@ def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> 
     assert asked.wait(10)
     sender.fence(ErrorCode.PRODUCER_FENCED)
     producer.until(lambda: not caller.is_alive())
-    assert outcomes == [sender.queues.broken]
+    assert [str(outcome) for outcome in outcomes] == [str(sender.queues.broken)]
     sender.renew_identity()
     assert sender._state.identity_settled.is_set(), "there is nothing more to wait for"
+
+
+STALE = [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE]
+"""What a leader that hung and wakes may answer to a Produce, although nobody took the name."""
+TAKEN = ServerError(ErrorCode.PRODUCER_FENCED, "n")
+
+
+@pytest.mark.parametrize("code", STALE)
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_stale_leader_ends_the_transaction_and_the_coordinator_decides_the_rest(
+    code: ErrorCode, is_taken: bool
+) -> None:
+    """IDEM-5, KIP-588."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    coordinator.abort_refusal = TAKEN if is_taken else None
+    raised: list[SendFailed] = []
+
+    def work() -> None:
+        on.next(Api.PRODUCE, ErrorAnswer(code))
+        for value in (b"v", b"w"):
+            try:
+                with ProducerTransaction(sender, coordinator, 10):
+                    producer.send("t", value)
+            except SendFailed as error:
+                raised.append(error)
+
+    caller = threading.Thread(target=work)
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert coordinator.aborted == [Identity(PID, Epoch(0))]
+    if is_taken:
+        assert [type(error) for error in raised] == [Fenced, Fenced]
+        assert on.values("t", 0) == []
+        assert coordinator.expected == [None]  # a request for the next epoch could abort the successor's transaction
+        return
+    assert [(type(error), error.code, error.persisted) for error in raised] == [(SendFailed, code, "no")]
+    assert on.values("t", 0) == [b"w"]
+    assert coordinator.ended == [Identity(PID, Epoch(1))]
+
+
+def test_a_record_in_doubt_that_fails_in_a_transaction_is_not_persisted() -> None:
+    """It may be in the log, but its transaction fails with it. So the program may write the transaction again."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    producer.coordinator.answer.set()
+    producer.sender.begin_transaction()
+    on.next(Api.PRODUCE, Fate.CUT, ErrorAnswer(STALE[0]))
+    ticket = producer.send("t", b"v")
+    producer.until(ticket.done)
+    error = ticket.exception(0)
+    assert isinstance(error, SendFailed)
+    assert (error.code, error.persisted) == (STALE[0], "no")
+    assert producer.sender.open_transaction is not None
+    assert producer.sender.open_transaction.error is error
+
+
+@pytest.mark.parametrize("code", STALE[:2])
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_outside_of_transactions_the_coordinator_says_whether_a_leader_is_stale(
+    code: ErrorCode, is_taken: bool
+) -> None:
+    """IDEM-5."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    coordinator = producer.coordinator
+    coordinator.abort_refusal = TAKEN if is_taken else ServerError(ErrorCode.INVALID_TXN_STATE, "nothing is open")
+    producer.until(producer.send("t", b"first").done)
+    on.next(Api.PRODUCE, ErrorAnswer(code))
+    ticket = producer.send("t", b"second")
+    producer.until(ticket.done)
+    assert coordinator.aborted == [Identity(PID, Epoch(0))]
+    if is_taken:
+        error = ticket.exception(0)
+        assert isinstance(error, Fenced)
+        assert error.persisted == "no"
+        assert coordinator.expected == [None]
+        return
+    assert ticket.result(0).offset == 1
+    assert [read_header(batch).epoch for batch in on.logs["t"][0].batches] == [0, 1]
+
+
+@pytest.mark.parametrize("code", STALE)
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_in_a_lane_a_stale_leader_starts_the_transaction_over(code: ErrorCode, is_taken: bool) -> None:
+    """OWN-9."""
+    on, lane = cluster(t=1), Coordinator()
+    producer = SteppedProducer(on)
+    sender = producer.sender
+    lane.answer.set()
+    lane.abort_refusal = TAKEN if is_taken else None
+    write_id = WriteId(lane, "w.1", lane.init(0), NO_NODE)
+    assert sender.write_under(lane, Identity(Pid(1), Epoch(0)), [write_id], lambda *_: True)  # type: ignore[arg-type]
+    on.next(Api.PRODUCE, ErrorAnswer(code))
+    ticket = producer.send("t", b"v")
+    for _ in range(2_000):
+        if ticket.done():
+            break
+        sender.run_once(0.01)
+        threading.Event().wait(0.0005)
+    assert lane.aborted == [Identity(PID, Epoch(0))]
+    if is_taken:
+        error = ticket.exception(0)
+        assert isinstance(error, Fenced)
+        assert error.persisted == "no"
+    else:
+        assert ticket.result(0).offset == 0
+        assert read_header(on.logs["t"][0].batches[0]).epoch == 1
+
+
+def test_a_silent_coordinator_makes_the_partitions_it_leads_doubtful(caplog: pytest.LogCaptureFixture) -> None:
+    """PROD-6: the next record goes to the leader's successor, not into the socket of a node that hangs."""
+    on = cluster(2, t=1)
+    on.move_leader("t", 0, 0)
+    producer = SteppedProducer(on)
+    producer.send("t", b"first")
+    producer.settle()
+    on.choose = lambda request: Fate.IGNORE if request.node == 0 else Fate.ANSWER
+    on.move_leader("t", 0, 1)
+    on.seen.clear()
+    began = on.clock.monotonic()
+    producer.sender.doubt(on.addresses[0], TimedOut("no answer to EndTxn within 30 s"))
+    producer.step(2)
+    producer.send("t", b"second")
+    producer.settle()
+    assert on.values("t", 0) == [b"first", b"second"]
+    assert {request.node for request in on.requests(Api.PRODUCE)} == {1}
+    assert on.clock.monotonic() - began < 1.0
+    assert [record.getMessage() for record in caplog.records] == ["no answer to EndTxn within 30 s; trying again"]
 
 
 def test_a_partition_rejected_by_the_coordinator_fails_only_the_transaction() -> None:
@@ -344,15 +485,23 @@ def test_a_server_that_lost_track_fails_the_transaction_instead_of_an_epoch_bump
 
 def test_ids_are_the_same_when_they_come_back_from_json() -> None:
     partitions = {
-        TopicPartition("a", 0): SavedPartition(PID, Epoch(1), Sequence(5), Offset(9)),
-        TopicPartition("b", 3): SavedPartition(PID, Epoch(2), Sequence(0), None),
+        TopicPartition("a", 0): SavedPlace("id", Offset(9), Identity(PID, Epoch(1)), Sequence(5)),
+        TopicPartition("b", 3): SavedPlace(None, Offset(0), Identity(PID, Epoch(2)), Sequence(0)),
     }
-    ids = ProducerIds("cluster", "n", PID, Epoch(2), partitions)
+    ids = ProducerIds("cluster", "n", frozenset({PID, Pid(7)}), partitions)
     assert ProducerIds.from_json(ids.to_json()) == ids
 
 
+def test_ids_of_the_first_format_are_refused_because_they_could_duplicate_records() -> None:
+    """IDEM-4: they named a run of the producer, not a place in the log."""
+    text = '{"cluster_id": "c", "name": "n", "pid": 1, "epoch": 0, "partitions": [["t", 0, 1, 0, 5, 9]]}'
+    with pytest.raises(ConfigError, match="earlier version"):
+        ProducerIds.from_json(text)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"cluster_id": "c", "name": "n", "pid": 1, "epoch": 0, "partitions": [[1]]}']
+    "text",
+    ["", "[]", "{}", '{"format": 2, "cluster_id": "c", "name": "n", "pids": [], "partitions": [[1]]}'],
 )
 def test_what_are_no_ids_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no saved ids"):
@@ -376,7 +525,7 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     sender, poll = producer.sender, producer.network.poll
     seen: list[object] = []
 
-    def look(timeout: float | None, turn: threading.Lock | None = None) -> None:
+    def look(timeout: float | None, turn: threading.RLock | None = None) -> None:
         assert sender.open_transaction is not None
         seen.append((sender.queues.is_empty, sender.open_transaction.error is not None))
         poll(timeout)

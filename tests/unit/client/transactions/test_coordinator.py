@@ -11,7 +11,7 @@ import pytest
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, ServerError
-from fencepost.types import Epoch, Pid, TopicPartition
+from fencepost.types import Epoch, Offset, Pid, TopicPartition
 from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler
 
@@ -56,6 +56,17 @@ def test_an_end_that_is_refused_is_not_asked_again(cluster: FakeCluster) -> None
     with cluster.admin() as admin, pytest.raises(ServerError):
         Transactional(admin._routes, "writer").end(WHO, commit=True)
     assert len(cluster.requests(Key.END_TXN)) == 1
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+def test_a_groups_coordinator_ends_a_transaction_but_not_its_producer(cluster: FakeCluster, code: ErrorCode) -> None:
+    """IDEM-5: it may have hung, and answer by what it knew before. The name's coordinator decides at the abort."""
+    rows = [{"partition_index": 0, "error_code": code}]
+    cluster.on(Key.ADD_OFFSETS_TO_TXN, ends_with(ErrorCode.NONE))
+    cluster.on(Key.TXN_OFFSET_COMMIT, lambda *_: {"topics": [{"name": "t", "partitions": rows}]})
+    with cluster.admin() as admin, pytest.raises(ServerError) as raised:
+        Transactional(admin._routes, "writer").add_offsets(WHO, "g", {TopicPartition("t", 0): Offset(1)})
+    assert raised.value.code is ErrorCode.TRANSACTION_ABORTABLE
 
 
 def test_a_partition_is_not_added_after_the_transaction_was_aborted_meanwhile(

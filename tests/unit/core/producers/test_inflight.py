@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 
 from fencepost.core import sequence
 from fencepost.core.producers.dedup import Accept, Duplicate, ProducerTable, SequencedBatch, StaleEpoch
-from fencepost.core.producers.inflight import NO_STAMP, PROOF_LASTS, Flight, Sent, Stamp, Step, Verdict
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.inflight import (
+    NO_STAMP,
+    PROOF_LASTS,
+    TRANSACTION_OVER,
+    Flight,
+    Sent,
+    Stamp,
+    Step,
+    Verdict,
+    WrittenAs,
+)
+from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Offset, Pid, Sequence
@@ -288,6 +298,47 @@ def test_a_fenced_writer_stops_and_says_what_is_known_of_each_batch(code: ErrorC
     assert m2.stamp.sequence == 2
 
 
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
+def test_under_a_name_a_stale_epoch_ends_in_the_request_for_the_next_one(code: ErrorCode) -> None:
+    """IDEM-5: only the coordinator knows whether the name was taken. What may be in the log is looked up first."""
+    lane = proven()
+    m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
+    lane.lost(m2, 0.0, BACKOFF)
+    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.NAMED) is Verdict.RETRY
+    assert lane.next_step(1.0) is Step.LOOK_BACK
+    lane.looked_back({}, lane.in_doubt())
+    assert lane.next_step(1.0) is Step.BUMP
+    lane.renumber(NEXT)
+    assert [sent.stamp for sent in lane] == [Stamp(*NEXT, Sequence(0)), Stamp(*NEXT, Sequence(1))]
+
+
+@pytest.mark.parametrize("code", sorted(FENCING | TRANSACTION_OVER))
+def test_in_a_transaction_a_stale_epoch_ends_the_transaction_and_not_the_producer(code: ErrorCode) -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.IN_TRANSACTION) is Verdict.ABORT
+    assert lane.give_up(m1) == "no"
+
+
+def test_an_error_that_names_an_offset_came_after_the_append_and_leaves_doubt() -> None:
+    """PROD-8: a leader that loses its leadership while it waits for its followers answers so."""
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF, appended=True) is Verdict.RETRY
+    assert m1.persisted == "unknown"
+    m1 = lane.resend()
+    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is Verdict.RETRY
+    assert m1.persisted == "unknown"  # the second attempt says nothing about the first
+
+
+def test_outside_of_transactions_a_record_waits_for_the_marker_of_the_one_before() -> None:
+    lane = proven()
+    m1 = lane.send("M1", 1)
+    assert lane.refused(m1, ErrorCode.INVALID_TXN_STATE, 0.0, BACKOFF, WrittenAs.NAMED) is Verdict.RETRY
+    assert lane.next_step(0.0) is Step.WAIT
+    assert lane.next_step(1.0) is Step.RESEND
+
+
 def test_after_a_long_idle_time_the_next_batch_goes_alone_again() -> None:
     lane = proven()
     assert lane.next_step(PROOF_LASTS + 1) is Step.SEND
@@ -343,6 +394,7 @@ class Partition:
 
 
 FATES = ["answered"] * 4 + ["request lost", "answer lost", "cut", "not leader", "too large", "expired", "near its end"]
+FATES += ["stale leader"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -414,6 +466,8 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
         code, offset = ErrorCode.NOT_LEADER_OR_FOLLOWER, Offset(-1)
         if what == "too large":
             code = ErrorCode.MESSAGE_TOO_LARGE
+        elif what == "stale leader":
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
         elif what != "not leader":
             code, offset = partition.append(stamp, sent.batch)
         if what == "answer lost":
@@ -421,7 +475,7 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
         elif code is ErrorCode.NONE:
             lane.acknowledged(sent, offset, now)
             note(sent, offset)
-        elif lane.refused(sent, code, now, BACKOFF) is Verdict.GIVE_UP:
+        elif lane.refused(sent, code, now, BACKOFF, WrittenAs.NAMED) is Verdict.GIVE_UP:
             if len(sent.batch) > 1 and not sent.in_doubt:
                 lane.split(sent, [(sent.batch[:1], 1), (sent.batch[1:], len(sent.batch) - 1)])
             elif lane.give_up(sent) == "no":
