@@ -136,7 +136,7 @@ def test_ping_and_doctor_find_the_server(run: Run, read: Callable[..., Any], our
 
 def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def version(package: str) -> str:
-        if package in ("pyspark", "uvloop"):
+        if package in ("pyspark", "grpcio", "pyyaml", "uvloop"):
             raise importlib.metadata.PackageNotFoundError(package)
         return "1.0"
 
@@ -149,8 +149,11 @@ def test_doctor_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, 
     assert re.search(r"^uvloop +slow ", shown, re.MULTILINE)
     assert re.search(r"^kernel +slow +pure Python", shown, re.MULTILINE)
     assert re.search(r"^java +absent ", shown, re.MULTILINE)
-    assert [line.split(":")[0].strip() for line in todo.splitlines()] == ["kernel", "uvloop", "pyspark", "java"]
-    assert "pip install 'fencepost[spark]'" in todo
+    assert re.search(r"^grpcio +absent +not installed; needed for Spark Connect", shown, re.MULTILINE)
+    assert [line.split(":")[0].strip() for line in todo.splitlines()] == [
+        *("kernel", "uvloop", "pyspark", "grpcio", "pyyaml", "java")
+    ]
+    assert todo.count("pip install 'fencepost[spark]'") == 3
     assert "install Java 17 or newer" in todo
 
 

@@ -350,6 +350,17 @@ def test_a_session_begins_when_the_claim_is_granted_and_not_while_it_waits(conne
     assert is_severed(b)
 
 
+def test_a_refused_claim_gives_its_owner_no_session(connect: Any, name: str) -> None:
+    """OWN-7: nothing changes, so the owner may be silent for as long as before."""
+    a, b, other = connect(), connect(), f"{name}-other"
+    own(a, (name, 1))
+    own(connect(), (other, 1))
+    own(b, (other, 5))
+    assert own(a, (other, 1), session_ms=50).error_code == ErrorCode.ILLEGAL_GENERATION
+    assert own(b, (name, 1), wait_ms=300).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert generations(own(a, (name, 1))) == [1]
+
+
 def last_sequence(client: RawClient, topic: str) -> int:
     described = client.call(61, 0, topics=[{"name": topic, "partition_indexes": [0]}])
     [producer] = described.topics[0].partitions[0].active_producers

@@ -126,6 +126,10 @@ def test_bytes_come_out_of_a_pipe_as_they_went_in(shell: Shell, name: str) -> No
 @pytest.mark.parametrize(
     ("line", "why"),
     [
+        (
+            '"timestamp": 1763424000',
+            "`timestamp` must be milliseconds since 1970, and 1763424000 looks like seconds: multiply it by 1000",
+        ),
         ('"timestamp": "x"', '`timestamp` must be a non-negative integer, not "x"'),
         ('"partition": "x"', '`partition` must be a non-negative integer, not "x"'),
         ('"partition": true', "`partition` must be a non-negative integer, not true"),

@@ -14,23 +14,12 @@ from typing import Any
 
 import pytest
 
-from fencepost import AsyncProducer, Producer, Reader
+from fencepost import AsyncProducer, Producer
 from tests.integration.conftest import TestedServer
 from tests.support.process import free_port
+from tests.support.programs import run, values
 
 pytestmark = pytest.mark.integration
-
-
-def run(script: str, *flags: str, stdin: bool = False) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *flags, "-"] if stdin else [sys.executable, *flags, "-c", script]
-    return subprocess.run(
-        command, input=script if stdin else None, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def values(address: str, topic: str) -> list[str]:
-    with Reader(address, topic, stop="latest") as reader:
-        return [str(record.value, "utf-8") if record.value is not None else "" for record in reader]
 
 
 FORGETFUL = """

@@ -22,6 +22,9 @@ _PACKAGES: Final = (
     ("uvloop", "a faster event loop for the server", "pip install uvloop"),
     ("pyarrow", "send_arrow and reader.arrow()", "pip install 'fencepost[arrow]'"),
     ("pyspark", "the Spark source and sink, copy", "pip install 'fencepost[spark]'"),
+    ("grpcio", "Spark Connect and spark-pipelines", "pip install 'fencepost[spark]'"),
+    ("grpcio-status", "Spark Connect and spark-pipelines", "pip install 'fencepost[spark]'"),
+    ("pyyaml", "spark-pipelines", "pip install 'fencepost[spark]'"),
     ("confluent-kafka", "an independent count in the demo", "pip install confluent-kafka"),
 )
 """Name, purpose, and how to install it."""

@@ -1,13 +1,14 @@
 """A script that `fencepost own` starts: it leaves a watcher behind and then becomes the command.
 
-    python -IS launch.py PIPE TERMINAL SESSION GRACE COMMAND ARGUMENT…
+    python -IS launch.py PIPE TERMINAL END GRACE COMMAND ARGUMENT…
 
 The process already leads its own process group. It takes the terminal if TERMINAL is 1, forks the watcher, and executes
 the command. The watcher reads PIPE, whose other end only `fencepost own` holds:
 
     .      the command has ended; the watcher exits.
-    +      a heartbeat. Without one for SESSION seconds (0: no limit) `fencepost own` is stopped or cut off, and its
-           session is over. The watcher ends the group: SIGTERM, and SIGKILL after GRACE seconds.
+    +      a heartbeat was answered, followed by the new END of the lease (a double; by the monotonic clock, which all
+           processes of a machine share; infinity: no limit). At that moment `fencepost own` is stopped or cut off,
+           and somebody else may own. The watcher ends the group: SIGTERM, and SIGKILL after GRACE seconds.
     EOF    `fencepost own` was killed, so others may own its resources already. The watcher kills the group at once.
 
 PR_SET_PDEATHSIG would cover EOF on Linux, but only for one process, not for its children.
@@ -17,19 +18,21 @@ It is a separate script, because `fencepost own` runs threads, and Python code b
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
+import struct
 import sys
 import time
 
 
 def main() -> None:
-    pipe, terminal, session, grace, *command = sys.argv[1:]
+    pipe, terminal, end, grace, *command = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for a Ctrl-C before exec
     if terminal == "1":
         _take_terminal()
-    _leave_watcher(int(pipe), os.getpid(), float(session), float(grace))
+    _leave_watcher(int(pipe), os.getpid(), float(end), float(grace))
     try:
         os.execvp(command[0], command)  # noqa: S606 - running the user's command is the purpose
     except FileNotFoundError:
@@ -45,24 +48,25 @@ def _take_terminal() -> None:
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
 
 
-def _leave_watcher(pipe: int, group: int, session: float, grace: float) -> None:
+def _leave_watcher(pipe: int, group: int, end: float, grace: float) -> None:
     """Fork the watcher as a grandchild: the command must not get a child that it did not start."""
     between = os.fork()
     if between == 0:
         if os.fork() == 0:
-            _watch(pipe, group, session, grace)
+            _watch(pipe, group, end, grace)
         os._exit(0)
     os.waitpid(between, 0)
     os.close(pipe)
 
 
-def _watch(pipe: int, group: int, session: float, grace: float) -> None:
+def _watch(pipe: int, group: int, end: float, grace: float) -> None:
     os.setsid()  # ignore the signals of the group and of the terminal
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):  # readers of the command's output must see its end
         os.dup2(nowhere, stream)
     while True:
-        if not select.select([pipe], [], [], session or None)[0]:
+        left = None if end == math.inf else max(0.0, end - time.monotonic())
+        if not select.select([pipe], [], [], left)[0]:
             _end_group(group, grace)
             return
         said = os.read(pipe, 1)
@@ -70,6 +74,7 @@ def _watch(pipe: int, group: int, session: float, grace: float) -> None:
             os.killpg(group, signal.SIGKILL)
         if said != b"+":
             return
+        (end,) = struct.unpack("d", os.read(pipe, 8))  # written with the sign, in one piece
 
 
 def _end_group(group: int, grace: float) -> None:

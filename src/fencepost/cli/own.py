@@ -76,10 +76,11 @@ def own(
 ) -> None:
     """Run COMMAND while owning every RESOURCE in GROUP.
 
-    If another owner takes over, or fencepost is told to stop, the command is ended with everything it has started; on a
-    stop the resources become free only after that. The environment has FENCEPOST_TOKEN and FENCEPOST_GENERATION of the
-    first RESOURCE, and all of them as JSON in FENCEPOST_TOKENS and FENCEPOST_GENERATIONS. Tokens only rise, so other
-    systems can reject a request with an older one. The exit code is the command's, or 75 if a resource was lost.
+    If another owner takes over, if no heartbeat is answered within --session, or if fencepost is told to stop, the
+    command is ended with everything it has started; on a stop the resources become free only after that. The
+    environment has FENCEPOST_TOKEN and FENCEPOST_GENERATION of the first RESOURCE, and all of them as JSON in
+    FENCEPOST_TOKENS and FENCEPOST_GENERATIONS. Tokens only rise, so other systems can reject a request with an older
+    one. The exit code is the command's, or 75 if a resource was lost.
 
     \b
     Examples:
@@ -137,7 +138,7 @@ def own(
             "FENCEPOST_TOKENS": json.dumps(held.tokens),
             "FENCEPOST_GENERATIONS": json.dumps(held.generations),
         }
-        run = Supervised(command, environment, grace=grace, session=held.session)
+        run = Supervised(command, environment, grace=grace, lease_end=lambda: held.lease.end)
         held.on_beat = run.alive
         code = run.run(held.lost)
     if run.stopped_by is not None:

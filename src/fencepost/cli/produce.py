@@ -288,7 +288,7 @@ def _from_json(text: bytes, file: str, number: int) -> InputRecord:
             _bytes(row.get("key")),
             [(name, _bytes(value)) for name, value in _header_pairs(row.get("headers"))],
             _whole_number(row, "partition"),
-            _whole_number(row, "timestamp"),
+            _timestamp(row),
         )
     except ValueError as error:
         raise WrongLine(InputPlace(file, number), error) from error
@@ -311,6 +311,13 @@ def _whole_number(row: dict[str, Any], name: str) -> int | None:
     if value is None or (type(value) is int and 0 <= value <= _LARGEST[name]):
         return value
     raise ValueError(f"`{name}` must be a non-negative integer, not {json.dumps(value)}")
+
+
+def _timestamp(row: dict[str, Any]) -> int | None:
+    from fencepost.client.cluster.checks import milliseconds  # as all of the client: `--help` must not load it
+
+    time = _whole_number(row, "timestamp")
+    return None if time is None else milliseconds(time, "`timestamp`")
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,7 +134,7 @@ def serve(
     try:
         run(
             config,
-            on_ready=lambda where: _announce(config, where, as_json),
+            on_ready=lambda where: announce(config, where, as_json),
             load=None if file is None else load,
             may_go_without_http=config.http_address == _HTTP,
             systemd=Systemd.of(os.environ),
@@ -142,7 +143,7 @@ def serve(
         where = ", ".join(listener.address for listener in config.endpoints)
         raise FencepostError(f"cannot serve on {where}: {error.strerror or error}") from error
     if not as_json:
-        click.echo("fencepost: stopped")
+        _say("fencepost: stopped")
 
 
 def _load(sources: Sources, ephemeral: bool) -> ServerConfig:
@@ -154,7 +155,7 @@ def _load(sources: Sources, ephemeral: bool) -> ServerConfig:
     return replace(config, data=None)
 
 
-def _announce(config: ServerConfig, where: Ready, as_json: bool) -> None:
+def announce(config: ServerConfig, where: Ready, as_json: bool) -> None:
     from fencepost._version import __version__
 
     if as_json:
@@ -166,15 +167,28 @@ def _announce(config: ServerConfig, where: Ready, as_json: bool) -> None:
             "http": where.http,
             "pid": os.getpid(),
         }
-        click.echo(json.dumps(ready))
+        _say(json.dumps(ready))
         return
     kept = "temporary" if config.data is None else f"--sync {config.sync}: {_SYNCED[config.sync]}"
     for listener in config.endpoints:
         named = f" ({listener.name}: {listener.protocol})" if config.listeners else ""
-        click.echo(f"fencepost {__version__} listening on {where.addresses[listener.name]}{named}")
-    click.echo(f"data in {where.data.resolve()} ({kept})")
+        _say(f"fencepost {__version__} listening on {where.addresses[listener.name]}{named}")
+    _say(f"data in {where.data.resolve()} ({kept})")
     if where.http is not None:
-        click.echo(f"console, health and metrics on {where.http}")
+        from fencepost.server.http.console.assets import are_installed
+
+        if are_installed():
+            _say(f"console, health and metrics on {where.http}")
+        else:
+            _say(f"health and metrics on {where.http} (no console: its libraries were not there at the build)")
+
+
+def _say(line: str) -> None:
+    """Print a line. A pipe that nobody reads, or a full disk behind stdout, does not stop a server."""
+    try:
+        click.echo(line)
+    except OSError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - flushed at exit
 
 
 def _set_up_logging(config: ServerConfig) -> None:

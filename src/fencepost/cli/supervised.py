@@ -3,8 +3,8 @@
 The processes that a shell script starts are in its group, and would outlive the script. `Supervised.end` sends SIGTERM
 to the group, and SIGKILL to the rest after the grace period. SIGTERM and SIGHUP to this process end the group in the
 same way, so the resources are released only after the command has ended. Ctrl-C is passed on, and the command decides.
-If this process is killed with -9, the watcher of `launch.py` kills the group. If it is stopped for longer than the
-session, the watcher ends the group: `alive` is called with every heartbeat.
+If this process is killed with -9, the watcher of `launch.py` kills the group. If it is stopped until its lease is over,
+the watcher ends the group: `alive` is called with every answered heartbeat.
 
 At a terminal the group is in the foreground while it runs, and job control works: when Ctrl-Z stops the command, this
 process stops too, and both continue together.
@@ -13,13 +13,15 @@ process stops too, and both continue together.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -32,12 +34,18 @@ class Supervised:
     """One run of one command. For the main thread; `end` and `alive` may be called from any thread."""
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], *, grace: float, session: float = 0.0
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        grace: float,
+        lease_end: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        """`lease_end`: returns the moment at which the resources are lost, by the monotonic clock."""
         self._command = command
         self._environment = environment
         self._grace = grace
-        self._session = session
+        self._lease_end = lease_end
         self._lifeline: int | None = None
         self._group = 0
         self._at_terminal = _has_terminal()
@@ -53,7 +61,7 @@ class Supervised:
         after signal N."""
         with self._signals(), _lifeline() as (theirs, ours):
             self._lifeline = ours
-            how = [str(theirs), str(int(self._at_terminal)), str(self._session), str(self._grace)]
+            how = [str(theirs), str(int(self._at_terminal)), repr(self._lease_end()), str(self._grace)]
             words = [sys.executable, "-IS", str(_LAUNCH), *how, *self._command]
             child = subprocess.Popen(words, env=dict(self._environment), process_group=0, pass_fds=(theirs,))
             os.close(theirs)
@@ -74,10 +82,10 @@ class Supervised:
         return code if code >= 0 else 128 - code
 
     def alive(self) -> None:
-        """Tell the watcher that the resources are still owned. Without this for a session, it ends the group."""
+        """Tell the watcher how long the resources are owned. At that moment it ends the group."""
         with self._lock, contextlib.suppress(BrokenPipeError, BlockingIOError):
             if self._lifeline is not None:
-                os.write(self._lifeline, b"+")
+                os.write(self._lifeline, b"+" + struct.pack("d", self._lease_end()))
 
     def end(self) -> None:
         """Begin to end the whole group; `run` returns when it is gone."""

@@ -45,7 +45,7 @@ SUFFIX: Final = ".snapshot"
 KEPT: Final = 2
 """Number of snapshots to keep: the newest, and one to fall back on."""
 
-_MAGIC: Final = b"fencepS2"
+_MAGIC: Final = b"fencepS2"  # with another number, raise FORMAT_VERSION too: older servers call it damaged
 _OLD_MAGIC: Final = b"fencepS1"
 _HEAD: Final = Struct(">qqqqq")
 _PID: Final = Struct(">q")

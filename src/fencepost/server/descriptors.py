@@ -1,4 +1,5 @@
-"""The process's limit on open files, which connections and segment files share.
+"""The process's file descriptors: the limit on open files, which connections and segment files share, and stdin,
+stdout and stderr.
 
 A server that reopens a file for each batch spends more time on that than on anything else: with more partitions in use
 than `open_files`, every batch closes the file that will be needed next. So the default is as many as there are
@@ -7,12 +8,23 @@ partitions in most servers, and the limit of the process decides.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Final
 
 _ENOUGH: Final = 65_536
 _UNKNOWN: Final = 1024
 """Where the system does not tell."""
+
+
+def open_standard_files() -> None:
+    """Open /dev/null in place of a closed stdin, stdout or stderr, as some supervisors start a process. Otherwise a
+    socket gets that number, and libuv aborts the process when it closes one of these three."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
 def allow_many_files() -> None:

@@ -25,7 +25,7 @@ from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
-from fencepost.server.descriptors import allow_many_files
+from fencepost.server.descriptors import allow_many_files, open_standard_files
 from fencepost.server.garbage import keep_collections_short
 from fencepost.server.health import Health, Trouble
 from fencepost.server.listener_settings import ListenerConfig
@@ -63,6 +63,7 @@ OnReady: TypeAlias = Callable[[Ready], None]
 
 def _run_loop(main: Any) -> None:
     """Run `main` on uvloop if it is installed, otherwise on asyncio's own loop."""
+    open_standard_files()
     try:
         import uvloop
     except ImportError:

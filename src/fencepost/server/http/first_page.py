@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>fencepost</title></head><body>
 <h1>fencepost {version}</h1>
-<p>The console is not installed here: its libraries are fetched with npm when fencepost is built (<code>make setup</code>).</p>
+<p>The console is not installed here: its libraries could not be fetched when fencepost was built. Build it again where the package registries can be reached.</p>
 {login}
 <ul>
 <li><a href="/healthz">/healthz</a>: the process answers</li>

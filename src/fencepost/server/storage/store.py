@@ -27,8 +27,13 @@ logger = logging.getLogger(__name__)
 
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 
-FORMAT_VERSION: Final = 1
-"""Version of the data directory's format; a server refuses a newer one."""
+FORMAT_VERSION: Final = 2
+"""Version of the data directory's format; a server refuses a newer one. It covers every file in the directory, not only
+this store: raise it with each change that an older server would take for damage.
+
+1   the first
+2   snapshots of a partition have the lowest pid and the sequences (`log/snapshot.py`, "fencepS2")
+"""
 
 SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import DataDirectoryError, StorageError
+from fencepost.log import snapshot
 from fencepost.server.settings import Sync
 from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.store import FORMAT_VERSION, Store
@@ -112,6 +113,11 @@ def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
         DataDirectoryError, match=f"format {FORMAT_VERSION + 1}, this version supports up to {FORMAT_VERSION}"
     ):
         Store(path, "os")
+
+
+def test_the_format_version_covers_the_snapshots_too() -> None:
+    """An older server takes a snapshot with an unknown head for damage: change both numbers together."""
+    assert (FORMAT_VERSION, snapshot._MAGIC) == (2, b"fencepS2")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The files that pages load: our style sheet and script, and the libraries that `make setup` fetched with npm.
+"""The files that pages load: our style sheet and script, and the libraries that the build fetched.
 
 They are read once. Their addresses contain a digest of their content, so browsers keep them until they change.
 """
@@ -27,7 +27,7 @@ class Asset(NamedTuple):
 
 
 def are_installed() -> bool:
-    """Tell if the libraries are there. A checkout without npm, and a wheel that was built there, have none."""
+    """Tell if the libraries are there. A package that was built offline has none."""
     return all((_HERE / "vendor" / name).is_file() for name in _FETCHED)
 
 
