@@ -11,6 +11,9 @@ PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 pyth
 	command -v $$python >/dev/null 2>&1 || continue; \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
 
+CHECK_PYTHON = test -n "$(PYTHON)" || { \
+	echo "make: Python 3.11 or newer is needed, none was found (PYTHON=/path/to/python names one)" >&2; exit 1; }
+
 # Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
 SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
 PYTEST := $(BIN)/python -m pytest
@@ -24,7 +27,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
+.PHONY: help setup demo check test soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,20 +35,23 @@ help:  ## this list
 setup: $(STAMP) $(CONSOLE)  ## the set-up alone, into .venv in this checkout
 
 $(STAMP): pyproject.toml setup.py $(KERNEL)
-	@test -n "$(PYTHON)" || { echo "make: Python 3.11 or newer is needed, none was found (PYTHON=/path/to/python names one)" >&2; exit 1; }
+	@$(CHECK_PYTHON)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "make: $(PYTHON) cannot create $(VENV): install its venv module (Debian: python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev -e .
 	@touch $@
 
-# Without npm this makes nothing and says so; the next `make` tries again.
-$(CONSOLE): packaging/console/package-lock.json tools/console.py | $(STAMP)
-	@$(BIN)/python -m tools.console
+# The build above has fetched them already. If it could not, this says why; the next `make` tries again.
+$(CONSOLE): packaging/console/package-lock.json packaging/build_backend.py | $(STAMP)
+	@$(BIN)/python packaging/build_backend.py
 	@test ! -e $@ || touch $@
 
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
+
+check: lint  ## before each commit: lint, types, unit and model tests
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "unit or model" $(ARGS)
 
 test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=4 processes)
 	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
@@ -81,10 +87,12 @@ matrix: tools setup  ## which PySpark can do what: smoke tests on each version, 
 sanitize: setup  ## the compiled kernel under AddressSanitizer, with malformed input and a fuzzer
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/fuzz/run.sh
 
-dist: setup  ## source distribution, and a wheel made of it, into dist
-	@rm -rf dist && mkdir dist
-	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist')" >/dev/null
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist dist/*.tar.gz
+# It needs a compiler; pip gets the build requirements, into environments of their own.
+dist:  ## source distribution, and a wheel made of it, into dist
+	@$(CHECK_PYTHON)
+	@rm -rf dist build/dist && $(PYTHON) -m venv build/dist
+	@build/dist/bin/python -m pip install --quiet --disable-pip-version-check 'build>=1.2'
+	@build/dist/bin/python -m build --outdir dist >build/dist/log 2>&1 || { cat build/dist/log >&2; exit 1; }
 	@ls dist/*
 
 smoke: setup  ## the wheel in empty environments, with every Python from 3.11 on that is found here; names those that are not
@@ -104,8 +112,7 @@ tools:
 		java=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p'); \
 		test "$${java:-0}" -ge 17 || { echo "make: $$need Java 17 or newer (Debian: openjdk-17-jdk-headless)$$skip" >&2; exit 1; }; \
 		command -v mvn >/dev/null || { echo "make: $$need Maven (Debian: maven)$$skip" >&2; exit 1; }; \
-		want=; command -v npm >/dev/null || want=npm; \
-		command -v $(CHROMIUM) >/dev/null || want="chromium $$want"; \
+		want=; command -v $(CHROMIUM) >/dev/null || want=chromium; \
 		test -z "$$want" || test "$$(id -u)" -ne 0 || ! command -v apt-get >/dev/null || { \
 			echo "make: installing $$(echo $$want) for the tests of the console"; \
 			{ apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$want; } >/dev/null 2>&1 || true; }; \

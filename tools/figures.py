@@ -50,6 +50,8 @@ _CONNECTOR: Final = Peer(spark.CONNECTOR, "Spark's connector, at least once")
 _NO_BACKUP: Final = Peer(backup.WITHOUT, "without one")
 _BACKUP: Final = ".server.backup"
 _TEN: Final = "10 GiB, sync always"
+_BESIDE_P50: Final = (backup.STEADY, _TEN, "p50")
+_BESIDE_P99: Final = (backup.STEADY, _TEN, "p99")
 _FORMATS: Final = "spark --only format --only small-format"
 _FOREACHBATCH: Final = Peer(spark.way_on(spark.BY_FOREACHBATCH, KAFKA), "`foreachBatch`")
 _ONE_CLIENT: Final = ("confluent", "100 B", "none")
@@ -65,8 +67,10 @@ HEADLINES: Final = (
     Row("`send` to Apache Kafka, 100 B", SENDING, name("fencepost", KAFKA), _CLIENT, "clients", _PLAIN),
     Row("read as Arrow from Apache Kafka, 100 B", READING, name("fencepost_arrow", KAFKA), _CLIENT, "clients", _READ),
     Row("Spark, topic to topic, exactly once", spark.THROUGH, spark.OURS_ON_KAFKA, _CONNECTOR, "spark"),
+    Row("one acknowledged record, p50", latency.SECTION, OS, _BROKER, "server", ("p50",)),
     Row("one acknowledged record, p99", latency.SECTION, OS, _BROKER, "server", ("p99",)),
-    Row("server start to the first answer", footprint.START, OS, _BROKER, "server"),
+    Row("server start to the first answer, warm", footprint.START, OS, _BROKER, "server"),
+    Row("take-over from a writing owner, p50", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p50")),
     Row("take-over from a writing owner, p99", own.TAKE_OVER, OS, None, ".own", ("writing owner", "p99")),
 )
 OTHERS: Final = (
@@ -77,30 +81,25 @@ OTHERS: Final = (
     Row("Spark, `format` to Apache Kafka, inline", spark.FORMAT, _by(spark.INLINE), _FOREACHBATCH, _FORMATS),
     Row("Spark, `format` to Apache Kafka, staged", spark.FORMAT, _by(spark.STAGED), _FOREACHBATCH, _FORMATS),
     Row("Spark, 10 rows by `format`, beyond a dropped batch", spark.SMALL_FORMAT, spark.OURS_ON_KAFKA, None, _FORMATS),
-    Row("one acknowledged record, p50", latency.SECTION, OS, _BROKER, "server", ("p50",)),
     Row("confluent-kafka writes, 100 B", throughput.PRODUCE, OS, _BROKER, "server", _ONE_CLIENT),
     Row("confluent-kafka reads, 100 B", throughput.FETCH, OS, _BROKER, "server", _ONE_CLIENT),
     Row("server memory, idle", footprint.MEMORY, OS, _BROKER, "server"),
-    Row("server start to the first answer by HTTP", footprint.START_HTTP, OS, None, "server"),
+    Row("server start to the first answer by HTTP, warm", footprint.START_HTTP, OS, None, "server"),
     Row("server memory, idle, after a scrape", footprint.MEMORY_SCRAPED, OS, None, "server"),
     Row("scrape every second, 1,000 partitions, 100 groups", scrape.SECTION, OS, None, "server", (scrape.QUIET,)),
     Row("the same while everything changes", scrape.SECTION, OS, None, "server", (scrape.BUSY,)),
-    Row("restart after `kill -9`, 10 GiB", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
+    Row("restart after `kill -9`, 10 GiB, cold", restart.SECTION, OS, None, "server --only restart", ("10 GiB, cold",)),
     Row("producer that floods, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.FLAT_OUT,)),
     Row("producer at 50 MB/s, during a backup", backup.RATE, backup.DURING, _NO_BACKUP, _BACKUP, (backup.STEADY, _TEN)),
-    Row(
-        "one acknowledged record beside it, p99",
-        backup.HEALTHY,
-        backup.DURING,
-        _NO_BACKUP,
-        _BACKUP,
-        (backup.STEADY, _TEN, "p99"),
-    ),
+    Row("one acknowledged record beside it, p50", backup.HEALTHY, backup.DURING, _NO_BACKUP, _BACKUP, _BESIDE_P50),
+    Row("one acknowledged record beside it, p99", backup.HEALTHY, backup.DURING, _NO_BACKUP, _BACKUP, _BESIDE_P99),
     Row("backup of 10 GiB at 50 MB/s", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.FIRST, _TEN)),
     Row("the next backup", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.SECOND, _TEN)),
     Row("restore of 10 GiB", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.RESTORE, _TEN)),
     Row("start of the restored server", backup.SECONDS, ALWAYS, None, _BACKUP, (backup.WRITTEN, _TEN)),
+    Row("take-over from an idle owner, p50", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p50")),
     Row("take-over from an idle owner, p99", own.TAKE_OVER, OS, None, ".own", ("idle owner", "p99")),
+    Row("take-over from a flooding owner, p50", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p50")),
     Row("take-over from a flooding owner, p99", own.TAKE_OVER, OS, None, ".own", ("flooding owner", "p99")),
 )
 PAGES: Final = {

@@ -41,6 +41,11 @@ MISTAKES: Final = (
     Mistake("`Producer({'bootstrap.servers': …})`", 'fencepost.Producer({"bootstrap.servers": "SERVERS"})'),
     Mistake("`Producer(…, acks=1)`", 'fencepost.Producer("SERVERS", acks=1)'),
     Mistake("`Producer(…, compresion=…)`", 'fencepost.Producer("SERVERS", compresion="lz4")'),
+    Mistake("`Reader(…, strat=…)`", 'fencepost.Reader("SERVERS", "three", strat="latest")'),
+    Mistake(
+        "`send(…, timestamp=int(time.time()))`",
+        'fencepost.Producer("SERVERS").send("orders", b"1", timestamp=1763424000)',
+    ),
     Mistake('`send("my orders", …)`', 'fencepost.Producer("SERVERS").send("my orders", b"1")'),
     Mistake("`send(…)` after `close()`", 'p = fencepost.Producer("SERVERS")\np.close()\np.send("orders", b"1")'),
     Mistake("`Reader(…, start=1000)` of a topic with 3 records", 'fencepost.Reader("SERVERS", "three", start=1000)'),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from fencepost import at_exit as _at_exit  # noqa: F401 - registers its hook before any of the program's
 from fencepost._version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the cost of this module
 if TYPE_CHECKING:
-    from typing import Any
-
     from fencepost.client.admin import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
     from fencepost.client.own.claim import Claim
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
     from fencepost.client.produce.ticket import Delivered, Ticket
     from fencepost.client.producer import Producer
-    from fencepost.client.reader import Reader
+    from fencepost.client.reader import Reader, ReadRecord
     from fencepost.client.standby import Standby, Term, standby
     from fencepost.core.own.claim_request import Refused
-    from fencepost.core.own.ownership import Held, OwnedResource
+    from fencepost.core.own.ownership import OwnedResource
     from fencepost.errors import (
         BufferFull,
         Closed,
@@ -57,7 +56,6 @@ _HOME = {
     "Expired": "fencepost.errors",
     "Fenced": "fencepost.errors",
     "FencepostError": "fencepost.errors",
-    "Held": "fencepost.core.own.ownership",
     "Hold": "fencepost.client.own.hold",
     "NotOwned": "fencepost.errors",
     "OwnedResource": "fencepost.core.own.ownership",
@@ -65,6 +63,7 @@ _HOME = {
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.produce.ids",
     "ProducerStats": "fencepost.client.produce.stats",
+    "ReadRecord": "fencepost.client.reader",
     "Reader": "fencepost.client.reader",
     "RecordTooLarge": "fencepost.errors",
     "Refused": "fencepost.core.own.claim_request",
@@ -96,7 +95,6 @@ __all__ = [
     "Expired",
     "Fenced",
     "FencepostError",
-    "Held",
     "Hold",
     "NotOwned",
     "OwnedResource",
@@ -104,6 +102,7 @@ __all__ = [
     "Producer",
     "ProducerIds",
     "ProducerStats",
+    "ReadRecord",
     "Reader",
     "RecordTooLarge",
     "Refused",
@@ -123,11 +122,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'fencepost' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
-    return value
+if not TYPE_CHECKING:  # hidden from type checkers: to them every misspelt name would be a name of type Any
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'fencepost' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

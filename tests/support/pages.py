@@ -146,7 +146,7 @@ class Run:
         elif block.language == "console":
             self._console(block)
         elif block.language == "sh":
-            for command in _commands(block.text):
+            for command in commands(block):
                 self._shell(block, command)
         elif re.search(r"^(async )?def test_", block.text, re.MULTILINE):
             self._pytest(block)
@@ -219,8 +219,8 @@ class Run:
             server.wait()
 
 
-def _commands(text: str) -> Iterator[str]:
-    joined = text.replace("\\\n", " ")
+def commands(block: Block) -> Iterator[str]:
+    joined = block.text.replace("\\\n", " ")
     return (line for line in joined.splitlines() if line.strip() and not line.startswith("#"))
 
 

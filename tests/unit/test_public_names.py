@@ -6,11 +6,14 @@ import dataclasses
 import inspect
 import pydoc
 import re
-from typing import Any, get_type_hints
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NewType, get_type_hints
 
 import pytest
 
 import fencepost
+from fencepost import types
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.producer import ProducerKeywords
@@ -27,7 +30,16 @@ PLAIN: Any = vars(pydoc)["plaintext"]  # which the stubs do not know
 
 @pytest.mark.parametrize(
     "name",
-    ["TopicPartition", "Closed", "TimedOut", "Unreachable", "RecordTooLarge", "ConfigError", "ServerError"],
+    [
+        "TopicPartition",
+        "ReadRecord",
+        "Closed",
+        "TimedOut",
+        "Unreachable",
+        "RecordTooLarge",
+        "ConfigError",
+        "ServerError",
+    ],
 )
 def test_the_names_that_the_docs_use_are_at_the_top_level(name: str) -> None:
     assert name in fencepost.__all__
@@ -127,6 +139,85 @@ def test_a_typical_mistake_gets_a_hint(arguments: tuple[Any, ...], settings: dic
         fencepost.Producer(*arguments, **settings)
     assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda **wrong: fencepost.Reader(NOWHERE, "t", **wrong), "'strat'; did you mean 'start'?"),
+        (lambda **wrong: fencepost.AsyncReader(NOWHERE, "t", **wrong), "'strat'; did you mean 'start'?"),
+        (lambda **wrong: fencepost.Reader.from_config({}, "t", **wrong), "'strat'; did you mean 'start'?"),
+        (lambda **wrong: fencepost.AsyncReader.from_config({}, "t", **wrong), "'strat'; did you mean 'start'?"),
+        (lambda **wrong: fencepost.AsyncProducer(NOWHERE, **wrong), "'compresion'; did you mean 'compression'?"),
+        (lambda **wrong: fencepost.standby(NOWHERE, "g", ["r"], **wrong), "'sesion'; did you mean 'session'?"),
+        (lambda **wrong: fencepost.hold(NOWHERE, "g", ["r"], **wrong), "'sesion'; did you mean 'session'?"),
+        (lambda **wrong: fencepost.Admin(NOWHERE, **wrong), "'client_id'"),
+        (lambda **wrong: fencepost.Reader(topics="t", **wrong), "'bootstrap_servers'; the servers are the first"),
+        (lambda **wrong: fencepost.Reader(NOWHERE, "t", **wrong), "'group.id'; Reader.from_config takes a dict"),
+    ],
+)
+def test_an_unknown_keyword_is_named_with_the_nearest_at_the_call(call: Callable[..., object], hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call(**{hint.split("'")[1]: 1})
+    assert f"has no setting {hint}" in str(caught.value)
+
+
+def test_every_client_takes_a_dict_with_kafkas_names() -> None:
+    """At an address where nobody listens: that is what is said, and not that a name is unknown."""
+    config = {"bootstrap.servers": NOWHERE, "client.id": "me", "request.timeout.ms": 100, "retry.backoff.ms": 10}
+    fencepost.AsyncProducer.from_config({**config, "linger.ms": 5}, name="me")
+    fencepost.AsyncReader.from_config({**config, "group.id": "g"}, "t", stop="latest")
+    fencepost.Standby.from_config({**config, "linger.ms": 5}, "g", ["r"], session=5, name="me")
+    with fencepost.Admin.from_config(config) as admin:
+        assert (admin.settings.addresses, admin.settings.client_id) == (NOWHERE, "me")
+    with pytest.raises(fencepost.Unreachable, match=NOWHERE):
+        fencepost.Hold.from_config(config, "g", ["r"], wait=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (fencepost.AsyncProducer.from_config, "'sasl.usrname'; did you mean 'sasl.username'?"),
+        (lambda config: fencepost.AsyncReader.from_config(config, "t"), "linger.ms is not supported (it is for prod"),
+        (fencepost.Admin.from_config, "linger.ms is not supported (it is for producers)"),
+        (fencepost.Admin.from_config, "group.id is not supported (it is for consumers)"),
+        (lambda config: fencepost.Hold.from_config(config, "g", ["r"]), "group.id is not supported (it is for"),
+        (lambda config: fencepost.Standby.from_config(config, "g", ["r"]), "group.id is not supported (it is for"),
+    ],
+)
+def test_a_name_that_a_client_cannot_honour_is_refused_when_it_is_made(
+    make: Callable[[dict[str, object]], object], why: str
+) -> None:
+    name = why.split("'")[1] if why.startswith("'") else why.split(maxsplit=1)[0]
+    with pytest.raises(ConfigError) as caught:
+        make({name: "1"})
+    assert why in str(caught.value)
+
+
+def test_callers_pass_plain_numbers() -> None:
+    """A caller has ints: an argument of a type like `Offset`, which is not exported, would fail every type check."""
+    numbers = {name for name, kind in vars(types).items() if isinstance(kind, NewType)}
+    assert "Offset" in numbers
+    for called, name, hint in public_arguments():
+        found = re.findall(r"\b\w+\b(?!\[)", hint)  # `Sequence[…]` is Python's
+        assert not numbers & set(found), f"{called} takes {name}: {hint}"
+
+
+def public_arguments() -> Iterator[tuple[str, str, str]]:
+    for name in fencepost.__all__:
+        public = getattr(fencepost, name)
+        members = inspect.getmembers(public) if inspect.isclass(public) else [("", public)]
+        for member, function in members:
+            if (inspect.isfunction(function) or inspect.ismethod(function)) and not member.startswith("_"):
+                for at, argument in inspect.signature(function).parameters.items():
+                    yield f"{name}.{member}", at, str(argument.annotation)
+
+
+@pytest.mark.parametrize("seconds", [10**9, int(time.time()), 10**10 - 1])
+def test_a_timestamp_in_seconds_is_refused(seconds: int) -> None:
+    """As milliseconds it would be in 1970, and retention would delete the record at once."""
+    with fencepost.Producer(NOWHERE) as producer, pytest.raises(ValueError, match="looks like seconds: multiply it by"):
+        producer.send("orders", b"1", timestamp=seconds)
 
 
 def test_a_misspelt_server_setting_is_named_with_the_nearest() -> None:

@@ -16,5 +16,15 @@ def test_the_figures_are_those_of_the_newest_runs(section: Section, rows: tuple[
     assert text == section.within(text, table(rows)), "run `python -m tools.figures --write`"
 
 
-def test_the_readme_has_six_figures() -> None:
-    assert len(HEADLINES) == 6
+def test_the_readme_has_few_figures() -> None:
+    assert len(HEADLINES) <= 8
+
+
+def test_a_p99_stands_beside_its_p50_and_a_start_says_warm_or_cold() -> None:
+    for rows in PAGES.values():
+        names = [row.what for row in rows]
+        for name in names:
+            if name.endswith(", p99"):
+                assert name.removesuffix("p99") + "p50" in names
+            if "start to" in name:
+                assert name.endswith((", warm", ", cold"))
