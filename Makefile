@@ -17,6 +17,8 @@ CHECK_PYTHON = test -n "$(PYTHON)" || { \
 # Where Java and Maven are missing, `FENCEPOST_ALLOW_SKIP=1 make test` runs the rest; never in CI, and without the floors.
 SKIP_KAFKA := $(if $(filter true,$(CI)),,$(filter 1,$(FENCEPOST_ALLOW_SKIP)))
 PYTEST := $(BIN)/python -m pytest
+# One file is one worker's, the slow files first; lines instead of dots, and at the end the commands that repeat failures.
+RUN = $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --progress -rN
 # Any of these does for the tests of the console.
 CHROMIUM := $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable),chromium)
 # Two more than a small machine has cores, since tests also wait for timeouts and for other processes.
@@ -27,7 +29,7 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
+.PHONY: help setup demo check test test-long soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,12 +53,15 @@ demo: setup  ## set-up and the story in a minute: server and Spark job killed, a
 	@$(BIN)/fencepost demo $(ARGS)
 
 check: lint  ## before each commit: lint, types, unit and model tests
-	$(PYTEST) -n $(WORKERS) --dist loadfile -m "unit or model" $(ARGS)
+	$(RUN) -m "(unit or model) and not long and not soak" $(ARGS)
 
-test: tools lint  ## set-up, lint and all tests but the long ones (WORKERS=4 processes)
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(if $(SKIP_KAFKA),,--floors) $(ARGS)
+test: tools lint  ## set-up, lint and every promise once (WORKERS=4 processes)
+	$(RUN) -m "not long and not soak" $(if $(SKIP_KAFKA),,--floors test) $(ARGS)
 
-soak: tools setup  ## the long tests: thousands of kills
+test-long: tools setup  ## what `make test` leaves out: every kill point, every client with every login
+	$(RUN) -m "long and not soak" $(if $(SKIP_KAFKA),,--floors test-long) $(ARGS)
+
+soak: tools setup  ## thousands of kills, hours
 	$(PYTEST) -m soak -s $(ARGS)
 	FENCEPOST_EXAMPLES=3 $(PYTEST) tests/model tests/fault/test_use_cases.py tests/fault/test_own_takeover.py
 

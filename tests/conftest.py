@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 
 import fencepost.server
-from tests.support import access_matrix, attacks, counts, pace
+from tests.support import access_matrix, attacks, counts, pace, progress
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
@@ -31,7 +31,8 @@ _PROCESS = uuid.uuid4().hex[:6]  # workers of xdist share the real Kafka
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fencepost")
-    group.addoption("--floors", action="store_true", help="fail if fewer tests ran than tests/floors.toml demands")
+    group.addoption("--floors", metavar="RUN", help="fail if fewer tests ran than tests/floors.toml demands")
+    group.addoption("--progress", action="store_true", help="lines that say what runs and what is left, no dots")
     group.addoption("--long-attacks", action="store_true", help="attack in full and demand short waits (make hostile)")
     group.addoption("--access-matrix", action="store_true", help="print who may do what on both servers (make access)")
     group.addoption(
@@ -47,11 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
         # are to end at Ctrl-C would never end.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # a worker of xdist reports to the controller, which counts for all
-        floors = counts.read_floors() if config.getoption("floors") else {}
+        run = config.getoption("floors")
+        floors = counts.read_floors(run) if run else {}
         config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
         config.pluginmanager.register(attacks.Table(), "fencepost-attacks")
         config.pluginmanager.register(access_matrix.Table(), "fencepost-access")
         config.pluginmanager.register(pace.Seconds(), "fencepost-seconds")
+        if config.getoption("progress"):
+            config.pluginmanager.register(progress.Progress(config), "fencepost-progress")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,8 @@
 """Counts the tests of each kind that really ran, so that nothing is skipped silently.
 
 Every test has at least one kind (a marker of `KINDS`); one with two kinds counts in both. At the end of a session one
-line says how many of each ran, that is passed or failed, and how many were skipped. With `--floors` a session that ran
-fewer tests of a kind than `tests/floors.toml` demands fails, whatever else happened.
+line says how many of each ran, that is passed or failed, and how many were skipped. With `--floors RUN` a session that
+ran fewer tests of a kind than `tests/floors.toml` demands of that run fails, whatever else happened.
 
 The kind travels with the test's report as a user property: under xdist the reports of all workers arrive in the
 controller, which is where the counting is done.
@@ -31,8 +31,11 @@ def label(items: list[pytest.Item]) -> None:
         item.user_properties.extend((_PROPERTY, kind) for kind in kinds)
 
 
-def read_floors(path: Path = FLOORS_FILE) -> dict[str, int]:
-    floors = tomllib.loads(path.read_text())["floors"]
+def read_floors(run: str, path: Path = FLOORS_FILE) -> dict[str, int]:
+    runs = tomllib.loads(path.read_text())
+    if run not in runs:
+        raise pytest.UsageError(f"{path.name} has no floors for {run}, only for {', '.join(runs)}")
+    floors = runs[run]
     strange = set(floors) - set(KINDS)
     if strange:
         raise pytest.UsageError(f"{path.name} names kinds that do not exist: {', '.join(sorted(strange))}")

@@ -129,14 +129,20 @@ def test_a_test_without_a_kind_is_not_accepted(tmp_path: Path) -> None:
     assert "test_stray has no kind" in said
 
 
-def test_the_floors_of_this_project_name_kinds_that_exist() -> None:
-    floors = counts.read_floors()
-    assert {"unit", "compat", "kafka"} <= set(floors)
+@pytest.mark.parametrize("run", ["test", "test-long"])
+def test_the_floors_of_this_project_name_kinds_that_exist(run: str) -> None:
+    floors = counts.read_floors(run)
+    assert {"compat", "kafka", "spark"} <= set(floors)
     assert all(floor > 0 for floor in floors.values())
 
 
 def test_a_floor_for_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "floors.toml"
-    path.write_text("[floors]\nunti = 3\n")
+    path.write_text("[test]\nunti = 3\n")
     with pytest.raises(pytest.UsageError, match="unti"):
-        counts.read_floors(path)
+        counts.read_floors("test", path)
+
+
+def test_floors_of_an_unknown_run_are_an_error() -> None:
+    with pytest.raises(pytest.UsageError, match="no floors for tset, only for test, test-long"):
+        counts.read_floors("tset")
