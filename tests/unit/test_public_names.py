@@ -213,7 +213,7 @@ def public_arguments() -> Iterator[tuple[str, str, str]]:
                     yield f"{name}.{member}", at, str(argument.annotation)
 
 
-@pytest.mark.parametrize("seconds", [10**9, int(time.time()), 10**10 - 1])
+@pytest.mark.parametrize("seconds", [10**9, int(time.time()), 10**10 - 1], ids=["2001", "now", "2286"])
 def test_a_timestamp_in_seconds_is_refused(seconds: int) -> None:
     """As milliseconds it would be in 1970, and retention would delete the record at once."""
     with fencepost.Producer(NOWHERE) as producer, pytest.raises(ValueError, match="looks like seconds: multiply it by"):
