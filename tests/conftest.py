@@ -19,7 +19,7 @@ import pytest
 from hypothesis import settings
 
 import fencepost.server
-from tests.support import access_matrix, attacks, counts, pace, progress
+from tests.support import access_matrix, attacks, counts, pace, progress, runs
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
@@ -58,7 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(progress.Progress(config), "fencepost-progress")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    runs.mark_long(items, whole=config.args_source is pytest.Config.ArgsSource.TESTPATHS)
     counts.label(items)
     pace.arrange(items)
     if any(item.get_closest_marker(kind) for item in items for kind in ("integration", "browser", "fault")):

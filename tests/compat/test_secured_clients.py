@@ -90,7 +90,8 @@ READ: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOOLS_WAYS: Final = [way for way in WAYS if way.mechanism != "SCRAM-SHA-256"]
 REFUSED_WORDS: Final = re.compile("(?i)authentication failed|invalid_token")
 TOKEN_FILES: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-SERVERS: Final = ("fencepost", pytest.param("kafka", marks=pytest.mark.kafka))
+SERVERS: Final = ("fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.long]))
+"""Apache Kafka shows that what is expected of a client is right. It does not change with our code: only in long runs."""
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -128,12 +129,20 @@ def expected(client: str, server: SecuredServer, way: Way) -> list[tuple[str, st
     return [(login.who, words[login.outcome]) for login in logins(server, way)]
 
 
+@pytest.mark.every_run(  # each mechanism and each client once
+    "fencepost-SCRAM-SHA-512 over SASL_SSL-confluent-kafka",
+    "fencepost-SCRAM-SHA-256 over SASL_PLAINTEXT-aiokafka",
+    "fencepost-PLAIN over SASL_PLAINTEXT-kafka-python",
+    "fencepost-OAUTHBEARER over SASL_PLAINTEXT-confluent-kafka",
+    "fencepost-mutual TLS over SSL-aiokafka",
+)
 @pytest.mark.parametrize("client", PYTHONS)
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_who_gets_in(server: SecuredServer, way: Way, client: str) -> None:
     assert heard(PYTHONS[client], server, way) == expected(client, server, way)
 
 
+@pytest.mark.every_run("fencepost-SCRAM-SHA-512 over SASL_SSL")
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_jars")
 @pytest.mark.parametrize("way", WAYS, ids=str)
@@ -244,6 +253,7 @@ def with_password(folder: Path, server: SecuredServer, user: str, password: str,
     return As(folder, replace(login, user=user, password=password))
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_jars")
 def test_kafkas_own_tools_log_in(server: SecuredServer, tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def servers(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue("_our_server"))
 
 
-@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.soak])])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.long])])
 def everywhere(request: pytest.FixtureRequest) -> str:
-    """As `servers`, for what takes long: on Apache Kafka in `make soak` only."""
+    """As `servers`, for what takes long: on Apache Kafka in `make test-long` only."""
     return str(
         request.getfixturevalue("kafka").address if request.param == "kafka" else request.getfixturevalue("ours")
     )

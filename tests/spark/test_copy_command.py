@@ -115,6 +115,7 @@ def killed_and_resumed(source: str, target: str, topic: str, count: int, folder:
     compare(source, target, topic, count)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [60_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_a_copy_between_two_servers_killed_and_resumed_differs_in_no_record(
     name: str, tmp_path: Path, count: int
@@ -126,6 +127,7 @@ def test_a_copy_between_two_servers_killed_and_resumed_differs_in_no_record(
         killed_and_resumed(source.address, target.address, name, count, tmp_path)
 
 
+@pytest.mark.every_run("to Kafka")
 @pytest.mark.kafka
 @pytest.mark.parametrize("direction", ["to Kafka", "from Kafka"])
 def test_a_copy_to_or_from_apache_kafka_killed_and_resumed_differs_in_no_record(

@@ -66,12 +66,11 @@ def assert_each_once(servers: str, topic: str, count: int = 900) -> None:
     assert Counter(map(int, committed_values(servers, topic))) == Counter(range(count))
 
 
-def test_a_driver_killed_around_the_commit_in_turn(
-    request: pytest.FixtureRequest, servers: str, drivers: Drivers
-) -> None:
-    on_kafka = "kafka" in request.node.name
-    drivers.common["per_batch"] = 300 if on_kafka else 150  # as few batches as these kills need
-    drivers.killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"])
+@pytest.mark.every_run("fencepost-committed")
+@pytest.mark.parametrize("steps", [["ended"], ["publish", "done"]], ids=["committed", "before and after"])
+def test_a_driver_killed_around_the_commit_in_turn(servers: str, drivers: Drivers, steps: list[str]) -> None:
+    drivers.common["per_batch"] = 225  # as few batches as these kills need
+    drivers.killed_at_each_in_turn(steps)
     assert_each_once(servers, drivers.common["target"])
 
 
@@ -133,6 +132,7 @@ def numbers(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr("cast(id as string) value")
 
 
+@pytest.mark.every_run("end")
 @pytest.mark.parametrize("step", ["publish", "verify", "end"])
 def test_a_server_killed_and_restarted_inside_a_batch(
     spark: SparkSession, name: str, tmp_path: Path, step: str
@@ -158,6 +158,7 @@ def test_a_server_killed_and_restarted_inside_a_batch(
     assert killed
 
 
+@pytest.mark.every_run("look")
 @pytest.mark.parametrize("step", ["look", "freeze"])
 def test_a_sink_waits_for_a_server_that_is_away(spark: SparkSession, name: str, tmp_path: Path, step: str) -> None:
     """Also while it looks what is in the log, and at its targets: nothing is open then (PIPE-4)."""
@@ -241,6 +242,7 @@ def test_an_apache_kafka_killed_and_restarted_inside_a_batch(spark: SparkSession
         broker.stop()
 
 
+@pytest.mark.every_run("kafka")
 def test_the_answer_to_the_commit_is_lost_and_the_batch_is_there_once(
     spark: SparkSession, servers: str, name: str
 ) -> None:
@@ -259,6 +261,7 @@ def test_the_answer_to_the_commit_is_lost_and_the_batch_is_there_once(
     assert_each_once(servers, name, 1_000)
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_new_checkpoint_with_the_old_name_is_refused_and_nothing_is_written(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:

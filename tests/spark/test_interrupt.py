@@ -116,6 +116,7 @@ def test_a_copy_that_follows_ends_when_it_is_interrupted(begin: Callable[..., Co
     assert last.startswith(("copied 100 records", "copied 101 records")), last
 
 
+@pytest.mark.long
 def test_a_copy_interrupted_while_spark_starts(begin: Callable[..., Command], ours: str, name: str) -> None:
     with fencepost.Producer(ours) as producer:
         producer.send(name, "one")
@@ -137,6 +138,7 @@ def enriches_them(command: Command) -> bool:
     return command.runs("pyspark.daemon")
 
 
+@pytest.mark.every_run("20000-enriches_them")
 @pytest.mark.parametrize(
     ("records", "moment"), [(1_000_000, writes_its_orders), (20_000, starts_spark), (20_000, enriches_them)]
 )

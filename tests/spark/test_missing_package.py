@@ -87,6 +87,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_a_connect_server_without_the_package_is_found_by_register(bare: Path) -> None:
     """The first of the two errors is Spark's own; docs/troubleshooting.md explains it."""
     import fencepost

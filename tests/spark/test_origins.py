@@ -86,6 +86,7 @@ def sinks_of(name: str) -> Iterator[Callable[[str], Sinks]]:
         sinks.close()
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_checkpoint_from_before_the_last_batch_is_refused_or_adopted_losslessly(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:
@@ -108,6 +109,7 @@ def test_a_checkpoint_from_before_the_last_batch_is_refused_or_adopted_losslessl
     assert numbers(servers, target) == Counter(range(400)) + repeated
 
 
+@pytest.mark.every_run("kafka")
 def test_a_driver_killed_after_its_commit_resumes_from_an_earlier_checkpoint(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_a_driver_killed_after_its_commit_resumes_from_an_earlier_checkpoint(
     assert numbers(servers, target) == Counter(range(300))
 
 
+@pytest.mark.every_run("fencepost-False")
 @pytest.mark.parametrize("same_target", [True, False])
 def test_two_sinks_of_one_name_in_one_batch_are_an_error_in_every_run(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path, same_target: bool

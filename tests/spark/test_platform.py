@@ -1,6 +1,6 @@
 """What every PySpark that is supported must be able to do: the smoke tests of `make matrix`, each a line of its table.
 
-`make test` runs them on the PySpark that is installed. What a version cannot do by its nature is skipped with a reason,
+`make test-long` runs them on the PySpark that is installed. What a version cannot do by its nature is skipped with a reason,
 which becomes a dash in the table. The first line of a docstring is the line's title.
 """
 
@@ -23,7 +23,7 @@ from tests.support.spark_drivers import Drivers
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 needs_sources = pytest.mark.skipif(VERSION < (4, 0), reason="Python data sources came with PySpark 4.0")

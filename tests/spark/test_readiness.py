@@ -25,6 +25,7 @@ def findings(found: readiness.Findings) -> dict[str, bool]:
     return {finding.what.split(" on ")[0]: finding.ok for finding in found.findings}
 
 
+@pytest.mark.every_run("fencepost")
 def test_everything_in_place_is_said_to_be(spark: SparkSession, servers: str, name: str) -> None:
     with Admin(servers) as admin:
         admin.create_topic(name, 3)
@@ -53,6 +54,7 @@ def test_a_target_that_is_missing_or_guarded_and_too_long_a_transaction_are_foun
     assert "fencepost.writer.group=masters" in str(guarded)
 
 
+@pytest.mark.every_run("kafka")
 def test_a_stage_that_would_not_accept_what_tasks_stage_is_found(spark: SparkSession, servers: str, name: str) -> None:
     stage = f"__fencepost_stage.{name}"
     with Admin(servers) as admin:

@@ -336,6 +336,7 @@ def test_a_transaction_longer_than_the_server_allows_is_said_clearly(servers: st
         put(runner(servers, topic, transaction_timeout=10**6), topic, 0, "a")
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, name: str) -> None:
     with Admin(servers) as admin:
         admin.create_topic(name, 2)

@@ -96,6 +96,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr("cast(id as string) key", "cast(id as string) value")
 
 
+@pytest.mark.every_run("SCRAM by JAAS")
 @pytest.mark.parametrize("way", ["PLAIN by JAAS", "SCRAM by JAAS", "mutual TLS"])
 def test_source_and_sink_get_in_by_the_options_of_sparks_connector(
     spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str, tmp_path: Path, way: str
@@ -183,6 +184,7 @@ def test_what_is_not_permitted_is_found_by_the_check_before_a_job_is(
     assert f"low  stage topic: __fencepost_stage.{name} may not be used, only format" in str(bad)
 
 
+@pytest.mark.long
 def test_a_permission_on_the_stage_is_named_by_the_check_and_by_the_job(
     spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str
 ) -> None:
@@ -208,6 +210,7 @@ def test_a_permission_on_the_stage_is_named_by_the_check_and_by_the_job(
     assert len(committed_values(broker.address, name)) == 10
 
 
+@pytest.mark.long
 def test_a_missing_permission_is_named_by_the_check_and_by_the_job(
     spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str
 ) -> None:

@@ -58,6 +58,7 @@ def run(df: DataFrame, sink: Any, checkpoint: Path) -> Any:
     return started
 
 
+@pytest.mark.every_run("fencepost-by driver", "kafka-by tasks")
 @pytest.mark.parametrize("driver_bytes", [1 << 20, 0], ids=["by driver", "by tasks"])
 def test_a_batch_dataframe_is_written_once_per_job(
     spark: SparkSession, servers: str, name: str, driver_bytes: int
@@ -76,6 +77,7 @@ def test_a_batch_dataframe_is_written_once_per_job(
         assert len({message.partition() for message in of_key}) == 1
 
 
+@pytest.mark.every_run("kafka")
 def test_a_stream_passes_in_several_micro_batches_and_resumes_from_its_checkpoint(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
@@ -130,6 +132,7 @@ def test_key_headers_partition_and_topic_come_from_columns(spark: SparkSession, 
     assert others[None].partition() == 0
 
 
+@pytest.mark.every_run("fencepost")
 def test_unwritable_rows_go_to_the_dead_letters_in_the_same_transaction(
     spark: SparkSession, servers: str, name: str
 ) -> None:
@@ -147,6 +150,7 @@ def test_unwritable_rows_go_to_the_dead_letters_in_the_same_transaction(
     assert report.rows == 4
 
 
+@pytest.mark.every_run("kafka")
 def test_rows_with_a_rejected_timestamp_are_dead_letters_and_others_keep_theirs(
     spark: SparkSession, servers: str, name: str
 ) -> None:
@@ -170,6 +174,7 @@ def test_rows_with_a_rejected_timestamp_are_dead_letters_and_others_keep_theirs(
     assert b"message.timestamp.after.max.ms" in dead[b"late"]["fencepost.reason"]
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_timestamp_the_server_still_rejects_is_judged_again_with_more_margin(
     spark: SparkSession, servers: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +340,7 @@ def after_each_answer(monkeypatch: pytest.MonkeyPatch, kept_in: str, act: Callab
     monkeypatch.setattr(publishing, name, acting)
 
 
+@pytest.mark.every_run("fencepost-files-worker is killed", "kafka-storage-task fails")
 @pytest.mark.parametrize("how", ["task fails", "worker is killed"])
 def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     spark: SparkSession,
@@ -364,6 +370,7 @@ def test_a_task_that_fails_once_while_publishing_goes_on_behind_what_is_there(
     assert Counter(map(int, committed_values(servers, name))) == Counter(range(4_000))
 
 
+@pytest.mark.every_run("files")
 def test_a_query_stopped_while_publishing_gives_up_the_batch_and_writes_it_later(
     spark: SparkSession, ours: str, name: str, tmp_path: Path, kept_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +458,7 @@ def test_a_topic_column_that_changes_when_recomputed_sends_no_row_to_dead_letter
     }
 
 
+@pytest.mark.every_run("3-False-by key", "4-True-without a key")
 @pytest.mark.parametrize("key", ["key", "cast(null as binary) key"], ids=["by key", "without a key"])
 @pytest.mark.parametrize(("partitions", "shuffled"), [(3, False), (6, False), (4, True)])
 def test_nothing_is_shuffled_where_each_target_partition_has_its_rows_from_one_task(
@@ -557,6 +565,7 @@ def test_rows_without_a_key_are_spread_over_all_partitions_by_many_small_batches
         jobs += 1
 
 
+@pytest.mark.every_run("storage")
 def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
     spark: SparkSession, ours: str, name: str, kept_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def lists(spark: SparkSession, table: Path, first: int, stop: int) -> None:
     spark.range(first, stop, 1, 1).write.mode("overwrite").parquet(str(table))
 
 
+@pytest.mark.every_run("fencepost-foreachBatch", "kafka-format")
 def test_a_stateful_batch_that_is_recomputed_with_other_rows_is_not_skipped(
     spark: SparkSession, servers: str, name: str, way: Callable[[str], Way], tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_stateful_batch_with_other_rows_is_skipped_or_written_if_the_user_says
     assert numbers(ours, f"{name}-out") == written
 
 
+@pytest.mark.every_run("format")
 def test_a_batch_without_state_is_skipped_whatever_it_is_recomputed_to(
     spark: SparkSession, ours: str, name: str, way: Callable[[str], Way]
 ) -> None:
@@ -169,6 +171,7 @@ def test_a_batch_without_state_is_skipped_whatever_it_is_recomputed_to(
     assert numbers(ours, f"{name}-out").total() == 2 * COUNT
 
 
+@pytest.mark.every_run("fencepost-format", "kafka-foreachBatch")
 def test_a_batch_is_not_skipped_if_its_topic_was_recreated_since(
     spark: SparkSession, servers: str, name: str, way: Callable[[str], Way]
 ) -> None:

@@ -66,6 +66,7 @@ def test_the_driver_encodes_a_few_rows_and_tasks_encode_many_or_large_ones(
     assert Counter(committed_values(ours, name)) == expected
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_few_rows_are_the_same_records_as_those_of_tasks(spark: SparkSession, servers: str, name: str) -> None:
     """Keys, nulls, times, topics and partitions, by the driver alone and by tasks."""
     found = []

@@ -47,6 +47,7 @@ def killed_at(
     return len(set(range(ROWS)) - set(found)), found.total() - len(found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["connect", "pipeline"])
 def test_a_job_killed_after_its_commit_goes_on(way: str, ours: str, name: str, tmp_path: Path) -> None:
     """In `make test`; tests/spark/test_writer_kills.py kills the classic one there."""

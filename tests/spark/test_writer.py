@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_stream_goes_on_after_a_restart_and_moves_to_foreachbatch_and_back(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:

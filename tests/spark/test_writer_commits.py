@@ -25,6 +25,7 @@ ONCE_PER_RUN: Final = ("peek", "announce")
 """Steps of a run's first micro-batch alone."""
 
 
+@pytest.mark.every_run("kafka-two")
 @pytest.mark.parametrize(
     ("steps", "inline_bytes"),
     [

@@ -49,6 +49,7 @@ def test_an_executor_killed_in_the_middle_of_a_task_whose_rows_differ(
     assert found == Counter(range(2_000))
 
 
+@pytest.mark.every_run("fencepost")
 def test_empty_micro_batches_and_jobs_write_nothing_and_count_as_written(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
@@ -64,6 +65,7 @@ def test_empty_micro_batches_and_jobs_write_nothing_and_count_as_written(
     assert numbers(servers, target) == Counter([599])
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_second_query_under_one_name_is_refused_and_the_first_goes_on(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_second_query_under_one_name_is_refused_and_the_first_goes_on(
     assert numbers(servers, target) == Counter(range(200))
 
 
+@pytest.mark.every_run("kafka")
 def test_partitions_added_between_batches_and_inside_one(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
@@ -133,6 +136,7 @@ def used(spark: SparkSession) -> Used:
     return Used(len(seen), threads, files, memory / 2**20, heap / 2**20)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batches", [100, pytest.param(1_000, marks=[pytest.mark.soak, pytest.mark.timeout(7200)])], ids=["100", "1000"]
 )

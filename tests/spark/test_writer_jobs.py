@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
 
+@pytest.mark.every_run("fencepost-inline", "kafka-staged")
 @pytest.mark.parametrize("inline_bytes", [1 << 20, 0], ids=["inline", "staged"])
 def test_a_task_that_fails_after_it_took_all_rows_adds_nothing(
     spark: SparkSession, servers: str, name: str, tmp_path: Path, inline_bytes: int
@@ -44,6 +45,7 @@ def test_a_task_that_fails_after_it_took_all_rows_adds_nothing(
     assert Counter(int(value.split()[0]) for value in found) == Counter(range(300))
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_job_is_written_once_whoever_wrote_it(spark: SparkSession, servers: str, name: str) -> None:
     create(servers, name)
     df = spark.range(0, 100, 1, 2).selectExpr("cast(id as string) value")
@@ -103,6 +105,7 @@ def test_mistakes_are_answered_in_one_line(spark: SparkSession, ours: str, name:
     assert committed_values(ours, name) == []
 
 
+@pytest.mark.long
 def test_a_session_knows_the_format_without_register(ours: str, name: str) -> None:
     """PySpark finds `pyspark_fencepost` by its name."""
     create(ours, name)

@@ -42,15 +42,17 @@ def drivers_of(spark: SparkSession, name: str, tmp_path: Path) -> Callable[..., 
     return make
 
 
+@pytest.mark.every_run("fencepost-committed")
+@pytest.mark.parametrize("steps", [["ended"], ["publish", "done"]], ids=["committed", "before and after"])
 def test_a_driver_killed_around_the_commit_in_turn(
-    request: pytest.FixtureRequest, servers: str, name: str, drivers_of: Callable[..., Drivers]
+    servers: str, name: str, drivers_of: Callable[..., Drivers], steps: list[str]
 ) -> None:
-    on_kafka = "kafka" in request.node.name
-    with drivers_of(servers, per_batch=300 if on_kafka else 150) as drivers:  # as few batches as these kills need
-        drivers.killed_at_each_in_turn(["ended"] if on_kafka else ["publish", "ended", "done"])
+    with drivers_of(servers, per_batch=225) as drivers:  # as few batches as these kills need
+        drivers.killed_at_each_in_turn(steps)
     assert numbers(servers, f"{name}-out") == Counter(range(900))
 
 
+@pytest.mark.long
 def test_a_driver_killed_with_staged_rows_in_turn(
     request: pytest.FixtureRequest, servers: str, name: str, drivers_of: Callable[..., Drivers]
 ) -> None:
@@ -71,6 +73,7 @@ def test_a_driver_killed_between_every_two_steps_in_turn(
     assert numbers(servers, f"{name}-out") == Counter(range(900))
 
 
+@pytest.mark.long
 def test_a_paused_driver_woken_inside_its_successors_batch_disturbs_nobody(
     everywhere: str, name: str, drivers_of: Callable[..., Drivers], tmp_path: Path
 ) -> None:

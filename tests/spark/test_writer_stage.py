@@ -31,6 +31,7 @@ def ends_of_stage(servers: str, name: str) -> tuple[dict[int, int], dict[int, in
         return dict(admin.earliest(TOPIC_PREFIX + name)), dict(admin.latest(TOPIC_PREFIX + name))
 
 
+@pytest.mark.every_run("kafka")
 def test_a_large_micro_batch_goes_through_the_stage_which_is_cleared(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_large_micro_batch_goes_through_the_stage_which_is_cleared(
         assert not [each for each in admin.topics(internal=True) if each.name == TOPIC_PREFIX + name]
 
 
+@pytest.mark.every_run("fencepost")
 def test_tasks_with_little_and_with_much_keep_the_order_of_the_rows(
     spark: SparkSession, servers: str, name: str
 ) -> None:
@@ -81,6 +83,7 @@ def test_tasks_with_little_and_with_much_keep_the_order_of_the_rows(
         assert not [each for each in admin.topics(internal=True) if each.name == f"{TOPIC_PREFIX}job.{name}"]
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_stage_that_is_gone_fails_the_batch_and_skips_nothing(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:
