@@ -91,7 +91,7 @@ TOOLS_WAYS: Final = [way for way in WAYS if way.mechanism != "SCRAM-SHA-256"]
 REFUSED_WORDS: Final = re.compile("(?i)authentication failed|invalid_token")
 TOKEN_FILES: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 SERVERS: Final = ("fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.long]))
-"""Apache Kafka shows that what is expected of a client is right. It does not change with our code: only in long runs."""
+"""Apache Kafka shows that a client says what is expected here. Our code does not change that: in long runs only."""
 
 
 @pytest.fixture(scope="module", params=SERVERS)

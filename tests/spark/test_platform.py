@@ -1,7 +1,7 @@
 """What every PySpark that is supported must be able to do: the smoke tests of `make matrix`, each a line of its table.
 
-`make test-long` runs them on the PySpark that is installed. What a version cannot do by its nature is skipped with a reason,
-which becomes a dash in the table. The first line of a docstring is the line's title.
+`make test-long` runs them on the PySpark that is installed. What a version cannot do by its nature is skipped with a
+reason, which becomes a dash in the table. The first line of a docstring is the line's title.
 """
 
 from __future__ import annotations
