@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -226,28 +226,29 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "version", "fields"),
     [
-        (15, 0, {"groups": [f"{n}" for n in range(50_000)]}),
-        (10, 4, {"key_type": 0, "coordinator_keys": [f"{n}" for n in range(50_000)]}),
-        (65, 0, {"transactional_ids": [f"{n}" for n in range(50_000)]}),
-        (69, 0, {"group_ids": [f"{n}" for n in range(50_000)]}),
-        (32, 1, {"include_synonyms": True, "resources": [
+        (15, 0, lambda: {"groups": [f"{n}" for n in range(50_000)]}),
+        (10, 4, lambda: {"key_type": 0, "coordinator_keys": [f"{n}" for n in range(50_000)]}),
+        (65, 0, lambda: {"transactional_ids": [f"{n}" for n in range(50_000)]}),
+        (69, 0, lambda: {"group_ids": [f"{n}" for n in range(50_000)]}),
+        (32, 1, lambda: {"include_synonyms": True, "resources": [
             SimpleNamespace(resource_type=9, resource_name=f"{n}", configuration_keys=None) for n in range(50_000)]}),
-        (9, 8, {"groups": [SimpleNamespace(group_id=f"{n}", topics=()) for n in range(50_000)]}),
-        (13, 3, {"group_id": "g", "members": [
+        (9, 8, lambda: {"groups": [SimpleNamespace(group_id=f"{n}", topics=()) for n in range(50_000)]}),
+        (13, 3, lambda: {"group_id": "g", "members": [
             SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(150_000)]}),
-        (24, 3, {"v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0,
-                 "v3_and_below_topics": [SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
-        (28, 0, {"transactional_id": "t", "group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
+        (24, 3, lambda: {"v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1,
+                 "v3_and_below_producer_epoch": 0, "v3_and_below_topics": [SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
+        (28, 0, lambda: {"transactional_id": "t", "group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
             SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
-        (47, 0, {"group_id": "g", "topics": [SimpleNamespace(name=f"{n}", partitions=[
+        (47, 0, lambda: {"group_id": "g", "topics": [SimpleNamespace(name=f"{n}", partitions=[
             SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
-        (50, 0, {"users": [SimpleNamespace(name=f"{n}") for n in range(50_000)]}),
-        (75, 0, {"topics": [SimpleNamespace(name=f"{n}") for n in range(50_000)], "cursor": None,
+        (50, 0, lambda: {"users": [SimpleNamespace(name=f"{n}") for n in range(50_000)]}),
+        (75, 0, lambda: {"topics": [SimpleNamespace(name=f"{n}") for n in range(50_000)], "cursor": None,
                  "response_partition_limit": 2000}),
     ],
     ids=lambda value: value if isinstance(value, int) else "",
 )  # fmt: skip
-def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: dict[str, Any]) -> None:
+def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: Callable[[], dict[str, Any]]) -> None:
+    """The lists are made when the test runs: every worker collects it, and would keep them."""
     class Groups:
         def __getattr__(self, name: str) -> Any:
             return {
@@ -275,7 +276,7 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
     )
 
     async def work() -> int:
-        answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields), 0, connection))
+        answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields()), 0, connection))
         assert isinstance(answer, Awaitable)
         return await turns_of_another(answer)
 
