@@ -236,7 +236,8 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
         (13, 3, lambda: {"group_id": "g", "members": [
             SimpleNamespace(member_id=f"{n}", group_instance_id=None) for n in range(150_000)]}),
         (24, 3, lambda: {"v3_and_below_transactional_id": "t", "v3_and_below_producer_id": 1,
-                 "v3_and_below_producer_epoch": 0, "v3_and_below_topics": [SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
+                 "v3_and_below_producer_epoch": 0, "v3_and_below_topics": [
+                     SimpleNamespace(name=f"{n}", partitions=[0]) for n in range(50_000)]}),
         (28, 0, lambda: {"transactional_id": "t", "group_id": "", "topics": [SimpleNamespace(name=f"{n}", partitions=[
             SimpleNamespace(partition_index=0)]) for n in range(50_000)]}),
         (47, 0, lambda: {"group_id": "g", "topics": [SimpleNamespace(name=f"{n}", partitions=[
