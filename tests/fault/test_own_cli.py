@@ -35,6 +35,12 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
+WITH_SIGHUP = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Under nohup, with which a long run of tests may be started, SIGHUP is ignored, and `own` respects that."""
 Owning = Callable[..., subprocess.Popen[str]]
 
 
@@ -47,8 +53,9 @@ def owning(engine: Engine, tmp_path: Path) -> Iterator[Owning]:
         file = tmp_path / f"script-{len(started)}.sh"
         file.write_text(script)
         file.chmod(0o755)
+        command = [sys.executable, "-m", "fencepost", "own", "jobs", name, *options, "--", str(file)]
         child = subprocess.Popen(
-            [sys.executable, "-m", "fencepost", "own", "jobs", name, *options, "--", str(file)],
+            [sys.executable, "-c", WITH_SIGHUP, *command],
             env={**os.environ, "FENCEPOST_SERVERS": engine.address},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

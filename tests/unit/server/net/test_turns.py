@@ -250,6 +250,7 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
 )  # fmt: skip
 def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: Callable[[], dict[str, Any]]) -> None:
     """The lists are made when the test runs: every worker collects it, and would keep them."""
+
     class Groups:
         def __getattr__(self, name: str) -> Any:
             return {

@@ -79,6 +79,10 @@ document.addEventListener("DOMContentLoaded", () => {
       htmx.process(live);
     }
   });
+  // The server ends the stream at a logout, before the next page is there: that is no error. A page that comes back
+  // from the browser's memory is loaded again, because its stream is closed and its user may have logged out.
+  addEventListener("beforeunload", () => stream?.close());
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   document.body.addEventListener("htmx:sseOpen", () => say("live"));
   document.body.addEventListener("htmx:sseError", () => say("lost"));
   document.body.addEventListener("htmx:sseMessage", drawAll);
