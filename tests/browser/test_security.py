@@ -12,6 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 import fencepost
 from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.server.http.console.streams import EVERY_SECONDS
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.http import ANY
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -45,7 +46,7 @@ def enter(page: Page, user: str, password: str) -> None:
 def _answer_late(route: Route) -> None:
     """The server ends the page's stream at the logout. The page must not take that for an error while it waits."""
     answer = route.fetch(max_redirects=0)
-    time.sleep(0.5)  # for an event that must not come
+    time.sleep(1.5 * EVERY_SECONDS)  # until the server has looked at its streams; the event must not come
     route.fulfill(response=answer)
 
 
