@@ -75,6 +75,12 @@ def _load_server() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    pace.begin(item)
+    yield
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """py4j leaves the sockets of threads that have ended to the garbage collector, whose complaint would hit whichever
     test happens to come next: they are swept up behind each test of Spark's."""
@@ -83,6 +89,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
+    pace.end(item)
 
 
 @pytest.fixture

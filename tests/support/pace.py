@@ -8,9 +8,12 @@ them use.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
+from contextlib import suppress
 from typing import Final
 
+import psutil
 import pytest
 
 LONGEST_FIRST: Final = (
@@ -64,7 +67,9 @@ LONGEST_FIRST: Final = (
 )
 """More than half a minute each when they were written down. `make test` prints the present ones."""
 
-_SHOWN: Final = 15
+_SHOWN: Final = 25
+_CPU_PROPERTY: Final = "cpu"
+_CPU_BEFORE: Final = pytest.StashKey[float]()
 
 
 def arrange(items: list[pytest.Item]) -> None:
@@ -73,18 +78,46 @@ def arrange(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
 
 
+def _cpu_seconds(item: pytest.Item) -> float:
+    """Return what this process and its children have used. The JVM of a Spark session lives on: it is asked itself."""
+    used = os.times()
+    total = used.user + used.system + used.children_user + used.children_system
+    if item.get_closest_marker("spark") is not None:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it may end at any moment
+                times = child.cpu_times()
+                total += times.user + times.system
+    return total
+
+
+def begin(item: pytest.Item) -> None:
+    item.stash[_CPU_BEFORE] = _cpu_seconds(item)
+
+
+def end(item: pytest.Item) -> None:
+    """Note the CPU seconds of a test where the report of its tear-down carries them to the controller."""
+    if _CPU_BEFORE in item.stash:
+        used = _cpu_seconds(item) - item.stash[_CPU_BEFORE]
+        item.user_properties.append((_CPU_PROPERTY, max(0.0, used)))
+
+
 class Seconds:
     """The plugin that adds up the seconds of each file; registered in the controller only."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._cpu: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid.partition("::")[0]] += report.duration
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] += report.duration
+        if report.when == "teardown":
+            self._cpu[file] += sum(float(str(value)) for name, value in report.user_properties if name == _CPU_PROPERTY)
 
     def lines(self) -> list[str]:
-        slowest = sorted(self._seconds.items(), key=lambda item: -item[1])[:_SHOWN]
-        return [f"{seconds:6.0f} s  {file}" for file, seconds in slowest if seconds >= 1]
+        slowest = sorted(self._seconds.items(), key=lambda item: -item[1])
+        shown = [item for item in slowest if item[1] >= 1][:_SHOWN]
+        return [f"{seconds:6.0f} s {self._cpu[file]:5.0f} CPU s  {file}" for file, seconds in shown]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if lines := self.lines():

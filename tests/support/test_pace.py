@@ -33,5 +33,6 @@ def test_long_files_come_first_and_the_others_keep_their_order() -> None:
 def test_the_seconds_of_a_files_tests_are_added_up_and_the_slowest_comes_first() -> None:
     seconds = pace.Seconds()
     for nodeid, duration in (("a.py::x", 1.0), ("b.py::x[::1]", 4.0), ("a.py::x", 2.4), ("c.py::x", 0.2)):
-        seconds.pytest_runtest_logreport(SimpleNamespace(nodeid=nodeid, duration=duration))  # type: ignore[arg-type]
-    assert seconds.lines() == ["     4 s  b.py", "     3 s  a.py"]
+        report: Any = SimpleNamespace(nodeid=nodeid, duration=duration, when="teardown", user_properties=[("cpu", 0.6)])
+        seconds.pytest_runtest_logreport(report)
+    assert seconds.lines() == ["     4 s     1 CPU s  b.py", "     3 s     1 CPU s  a.py"]
