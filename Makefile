@@ -111,6 +111,7 @@ clean:  ## remove what was built; .venv stays, and is brought up to date by the 
 
 # On Debian and as root (a container, continuous integration) the browser is installed; elsewhere a line says what to do.
 tools:
+	@$(CHECK_PYTHON)
 	@test -n "$(SKIP_KAFKA)" || { \
 		need="tests with a real Apache Kafka need"; \
 		skip=$(if $(filter true,$(CI)),,'; FENCEPOST_ALLOW_SKIP=1 goes without them'); \

@@ -111,6 +111,7 @@ def smoke(python: Path, folder: Path, **environment: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_the_archives_hold_what_they_should(archives: tuple[Path, Path]) -> None:
     sdist, wheel = archives
     with tarfile.open(sdist) as archive:
@@ -138,6 +139,7 @@ def names_dist_info(names: set[str]) -> str:
     return next(name.split("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
 
 
+@pytest.mark.long
 def test_the_wheel_works_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:
     found = smoke(installed, tmp_path)
     assert found["kernel"] == "cython"
@@ -229,6 +231,7 @@ TYPE_CHECKERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checker", TYPE_CHECKERS)
 def test_type_checkers_accept_a_users_program_and_reject_wrong_names(
     checker: str, installed: Path, tmp_path: Path
