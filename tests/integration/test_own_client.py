@@ -7,14 +7,20 @@ import contextlib
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import chain, repeat
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fencepost
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.testing.proxy import Proxy
+from fencepost.testing.scripted.fates import Api, Fate
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 
@@ -71,6 +77,33 @@ def severed(one: fencepost.Producer, topic: str) -> Fenced:
         except Fenced as fenced:
             return fenced
         ticket.exception(30)
+
+
+def test_a_table_that_was_sent_half_when_its_owner_was_fenced_says_which_half(
+    ours: TestedServer, producer: Make, guarded: str
+) -> None:
+    """PROD-8: `send_arrow` itself raises, because it waits for room."""
+    table = pa.table({"value": [b"%05d" % row + b"x" * 1_000 for row in range(1_000)]})
+    with Proxy(ours.address) as proxy, ThreadPoolExecutor(1) as pool:
+        fates = chain([Fate.ANSWER] * 4, repeat(Fate.IGNORE))
+        proxy.choose = lambda key: next(fates) if key == Api.PRODUCE else Fate.ANSWER
+        first = fencepost.Producer(proxy.address, buffer_memory=1 << 18, batch_size=20_000)
+        first.own(guarded, [f"{guarded}-0"], generation=1)
+        first.send(guarded, b"known", partition=0).result(60)
+        sending = pool.submit(first.send_arrow, guarded, table)
+        while not first._sender.queues.in_a_hurry:  # it is blocked: the memory is full
+            assert not sending.done()
+            time.sleep(0.01)  # another thread's state: nothing to await
+        producer().own(guarded, [f"{guarded}-0"], generation=1)
+        error = sending.exception(60)
+        first.close()
+    assert isinstance(error, Fenced)
+    assert error.persisted == "partly"
+    assert error.rows is not None
+    assert not error.rows.unknown
+    (there,), (missing,) = error.rows.persisted, error.rows.missing
+    assert (there.start, there.stop, missing.stop) == (0, missing.start, 1_000)
+    assert [value[:5] for value in read(ours, guarded)[1:]] == [f"{row:05d}" for row in there]
 
 
 # --- the rule ---

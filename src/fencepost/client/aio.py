@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import check_known
@@ -44,13 +44,26 @@ _LOOK_UP: Final = 0.2
 """Seconds between two checks whether a thread's work is still wanted."""
 
 
+class AsyncLostEvent(asyncio.Event):
+    """An event that looks at the lease before it says that it is not set."""
+
+    claim: Claim | None = None
+    """None: not granted yet."""
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self.claim is not None and self.claim.lost.is_set())
+
+    async def wait(self) -> Literal[True]:
+        return True if self.is_set() else await super().wait()
+
+
 class AsyncClaim(OwnedRows):
     """A `Claim` whose release is awaited."""
 
-    def __init__(self, claim: Claim, run: Runner, lost: asyncio.Event) -> None:
-        self._claim = claim
+    def __init__(self, claim: Claim, run: Runner, lost: AsyncLostEvent) -> None:
+        self._claim = lost.claim = claim
         self._run = run
-        self.lost = lost
+        self.lost: asyncio.Event = lost
         """Set when another owner has taken over or may do so, even if nothing is sent."""
         self.group, self.rows = claim.group, claim.rows
 
@@ -71,10 +84,10 @@ class AsyncClaim(OwnedRows):
         await asyncio.shield(self._run(partial(self._claim.__exit__, kind, _as_exception(error), traceback)))
 
 
-def _on_the_loop(on_lost: OnLost | None) -> tuple[asyncio.Event, OnLost]:
+def _on_the_loop(on_lost: OnLost | None) -> tuple[AsyncLostEvent, OnLost]:
     """Return an event that is set when a claim is lost, and the callback that sets it, then calls `on_lost`."""
     loop = asyncio.get_running_loop()
-    lost = asyncio.Event()
+    lost = AsyncLostEvent()
 
     def happened(cause: Fenced) -> None:
         lost.set()

@@ -37,7 +37,7 @@ from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMe
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.core.own.lease import Lease
-from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, Persisted, TimedOut, Undelivered
+from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, TimedOut, Undelivered
 from fencepost.kernel import Headers
 from fencepost.setting import settings_doc
 from fencepost.types import Milliseconds, TopicPartition
@@ -197,10 +197,9 @@ class Producer(OnePerProcess):
         per chunk.
         """
         self._begin()
-        self._loss.check()
         from fencepost.client.produce.table import send_table
 
-        return send_table(self._queues, self._options, topic, table, self._clock.now_ms())
+        return send_table(self._queues, self._options, topic, table, self._clock.now_ms(), self._loss.check)
 
     def _send_slowly(
         self,
@@ -426,15 +425,12 @@ class Producer(OnePerProcess):
             self._thread.report(when)
 
     def _raise_undelivered(self) -> None:
-        count, causes = self._sender.take_failures()
+        count, causes, persisted = self._sender.take_failures()
         if not count:
             return
         undelivered = Undelivered(count, causes)
         fenced = self._queues.broken
         if isinstance(fenced, Fenced):  # the same exception from send, flush and close
-            persisted: Persisted = (
-                "no" if {getattr(cause, "persisted", "") for cause in causes} == {"no"} else "unknown"
-            )
             raise Fenced(fenced.message, persisted=persisted, code=fenced.code, count=count) from undelivered
         raise undelivered
 

@@ -139,6 +139,10 @@ class LostEvent(threading.Event):
             self._look()
         return super().is_set()
 
+    def wait(self, timeout: float | None = None) -> bool:
+        # Once more at the end: the process may have been stopped meanwhile, and wakes with the time to wait over.
+        return self.is_set() or super().wait(timeout) or self.is_set()
+
 
 class OwnedRows:
     """The granted rows: a generation and a token for each resource."""

@@ -39,7 +39,7 @@ from fencepost.client.produce.partition_queue import (
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
-from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge
+from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import (
     HEADER_SIZE,
     BatchBuilder,
@@ -61,6 +61,22 @@ def give_way() -> None:
 
 def _ignore(cause: Fenced) -> None:
     """Do nothing: nothing is owned."""
+
+
+def check_fits_memory(size: int, options: ProducerOptions) -> None:
+    """Raise if there is never room for so much: a topic may hold half of the memory."""
+    if size > options.buffer_memory // 2:
+        raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
+
+
+def _of_later_records(error: FencepostError) -> FencepostError:
+    """Return the error of records that are refused because of this one. They are not in the log, whatever became of the
+    records that it is about."""
+    if not isinstance(error, SendFailed) or error.persisted == "no":
+        return error
+    later = type(error)(f"a record before this one failed: {error.message}", persisted="no", code=error.code)
+    later.__cause__ = error
+    return later
 
 
 def _leave_it(queue: PartitionQueue) -> bool:
@@ -104,6 +120,8 @@ class Queues:
         self._awaited: list[Settlement] = []
         """What each of them waits for. The others may be settled meanwhile without waking anybody."""
         self._broken: FencepostError | None = None
+        self._refusal: FencepostError | None = None
+        """The same, as it concerns records that are sent from now on."""
         self.on_fenced: Callable[[Fenced], None] = _ignore
         self.send_now: Callable[[PartitionQueue], bool] = _leave_it
         """Send what the queue holds at once, on the caller's thread, and return True; or return False, and change
@@ -175,8 +193,7 @@ class Queues:
     def _wait_for_room(self, topic: TopicQueues, queue: PartitionQueue | None, size: int) -> None:
         """Block until there is room (PROD-1): the only place where `send` blocks."""
         options = self._options
-        if size > options.buffer_memory // 2:
-            raise RecordTooLarge(f"a record of about {size} bytes needs a buffer_memory of at least {2 * size}")
+        check_fits_memory(size, options)
         if options.when_full == "raise":
             raise self._full(topic, queue)
         deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
@@ -339,7 +356,7 @@ class Queues:
         """Have `send` raise this from now on, in blocked callers too."""
         with self._lock:
             if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
-                self._broken = error
+                self._broken, self._refusal = error, _of_later_records(error)
             self._gate.is_open = False
             self._room.notify_all()
         if isinstance(error, Fenced):
@@ -364,7 +381,8 @@ class Queues:
 
     @property
     def refusal(self) -> FencepostError | None:
-        return self._broken or self._paused
+        """Why a record is not accepted now."""
+        return self._refusal or self._paused
 
     def leave_to_parent(self) -> None:
         """In a forked child: fail what is unsettled, because only the parent learns its outcome. No lock is taken: its

@@ -49,6 +49,7 @@ from fencepost.client.produce.reporting import Reporting
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import ProducerStats
+from fencepost.client.produce.ticket import Unseen
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
@@ -335,8 +336,8 @@ class Sender:
         lost.update(self.queues.unsettled_records())
         return lost
 
-    def take_failures(self) -> tuple[int, tuple[FencepostError, ...]]:
-        """Return the number of failed records that nobody asked for, and their first causes; forget them."""
+    def take_failures(self) -> Unseen:
+        """Return what is known of the failed records that nobody asked for; forget them."""
         return self._settling.failures.take()
 
     @property

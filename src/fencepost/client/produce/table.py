@@ -11,7 +11,7 @@ thread encodes them later. The ticket then reports a partition that does not exi
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -26,7 +26,7 @@ from fencepost.client.produce.partition_queue import (
     WaitingRows,
     no_partition,
 )
-from fencepost.client.produce.queues import Queues
+from fencepost.client.produce.queues import Queues, check_fits_memory
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket
 from fencepost.errors import (
     BufferFull,
@@ -118,6 +118,11 @@ class BulkTicket:
         cause = next((error for error in failures if isinstance(error, Fenced)), failures[0])
         return _of_table(cause, self._look(), self._table_rows)
 
+    def refused(self, cause: FencepostError) -> FencepostError:
+        """Wait for the answers. Return the error of a table whose other rows were not accepted for this cause."""
+        self.exception()
+        return _of_table(cause, self._look(), self._table_rows)
+
     def rows(self, timeout: float | None = None) -> TableRows:
         """Wait for the answers. Return which rows of the table are in the log. Rows that were not accepted, because the
         memory was full, are missing."""
@@ -193,7 +198,19 @@ class _TableSend(NamedTuple):
                 yield EncodedRows(partition, builder, RowNumbers(first, order, start, at))
 
 
-def send_table(queues: Queues, options: ProducerOptions, topic: str, table: Rows, now_ms: Milliseconds) -> BulkTicket:
+def _nothing() -> None:
+    """Let the table be sent."""
+
+
+def send_table(
+    queues: Queues,
+    options: ProducerOptions,
+    topic: str,
+    table: Rows,
+    now_ms: Milliseconds,
+    check: Callable[[], None] = _nothing,
+) -> BulkTicket:
+    """`check`: raises if the producer may not send any more."""
     if options.serializes:
         raise ConfigError("send_arrow needs a producer without serializers: its columns are bytes or text already")
     chunks = []
@@ -201,14 +218,17 @@ def send_table(queues: Queues, options: ProducerOptions, topic: str, table: Rows
         _check_columns(chunk.schema.names)
         if chunk.num_rows:
             chunks.append(_plain(chunk))
-    table_rows = sum(chunk.num_rows for chunk in chunks)
     sources = [column_source(chunk) for chunk in chunks]
+    table_rows = 0
     for chunk in chunks:
-        _check_sizes(chunk, options.max_request_size)
+        _check_sizes(chunk, options)
         _check_times(chunk)
+        _check_headers(chunk, table_rows)
+        table_rows += chunk.num_rows
     sending, parts = _TableSend(queues, options, topic, now_ms), list[TablePart]()
     first = 0
     try:
+        check()
         if not queues.partition_count(topic):
             chunks, first = _keep_all(sending, chunks, parts)
             sources = [column_source(chunk) for chunk in chunks]
@@ -224,6 +244,8 @@ def send_table(queues: Queues, options: ProducerOptions, topic: str, table: Rows
     except BufferFull as error:
         error.accepted = BulkTicket(parts, table_rows)
         raise
+    except FencepostError as error:  # the rows before may be in the log
+        raise BulkTicket(parts, table_rows).refused(error) from error
     return BulkTicket(parts, table_rows)
 
 
@@ -316,7 +338,7 @@ def _check_columns(names: list[str]) -> None:
         )
 
 
-def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
+def _check_sizes(chunk: pa.RecordBatch, options: ProducerOptions) -> None:
     import pyarrow.compute as pc
 
     lengths = [
@@ -327,12 +349,30 @@ def _check_sizes(chunk: pa.RecordBatch, max_request_size: int) -> None:
     if not lengths:
         return
     bound = sum(pc.max(length).as_py() or 0 for length in lengths) + RECORD_OVERHEAD
-    if bound + HEADER_SIZE <= max_request_size:
+    if bound + HEADER_SIZE <= min(options.max_request_size, options.buffer_memory // 2):
         return  # the largest key and the largest value would fit together
     both = [pc.fill_null(length, 0).cast("int64") for length in lengths]
     largest = pc.max(both[0] if len(both) == 1 else pc.add(*both)).as_py() + RECORD_OVERHEAD
-    if largest + HEADER_SIZE > max_request_size:
-        raise RecordTooLarge(f"a record of about {largest} bytes does not fit max_request_size={max_request_size}")
+    if largest + HEADER_SIZE > options.max_request_size:
+        raise RecordTooLarge(
+            f"a record of about {largest} bytes does not fit max_request_size={options.max_request_size}"
+        )
+    check_fits_memory(largest + HEADER_SIZE, options)
+
+
+def _check_headers(chunk: pa.RecordBatch, first: int) -> None:
+    """Reject headers without a name. `first`: the number of the chunk's first row in the table."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    headers = chunk.column("headers") if "headers" in chunk.schema.names else None
+    if headers is None or types.is_null(headers.type) or types.is_map(headers.type):
+        return
+    names = pc.struct_field(headers.flatten(), [0])
+    if names.null_count:
+        at = pc.index(names.is_null(), pa.scalar(True)).as_py()
+        raise ValueError(f"row {first + headers.value_parent_indices()[at].as_py()}: a header has no name")
 
 
 def _check_times(chunk: pa.RecordBatch) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
-from fencepost.errors import FencepostError, SendFailed, TimedOut
+from fencepost.errors import FencepostError, Persisted, SendFailed, TimedOut
 from fencepost.kernel import Place
 from fencepost.types import NO_TIMESTAMP, Milliseconds
 
@@ -378,6 +378,16 @@ def _resolve_all(waiting: list[tuple[asyncio.Future[Delivered], Ticket]]) -> Non
             future.set_result(outcome)
 
 
+class Unseen(NamedTuple):
+    """Failed records whose tickets nobody has asked."""
+
+    records: int
+    causes: tuple[FencepostError, ...]
+    """The first ones."""
+    persisted: Persisted
+    """Of all of them."""
+
+
 class Failures:
     """Failed batches whose tickets nobody has asked, kept until `flush` reports them."""
 
@@ -387,6 +397,7 @@ class Failures:
         self._older: Counter[str] = Counter()
         """Records per topic."""
         self._causes: list[FencepostError] = []
+        self._persisted: Persisted = "no"
 
     def note(self, settlement: Settlement) -> None:
         with self._lock:
@@ -394,26 +405,28 @@ class Failures:
             if len(self._kept) > _FAILURES_KEPT:  # the caller never flushes
                 self._fold(self._kept.popleft())
 
-    def take(self) -> tuple[int, tuple[FencepostError, ...]]:
-        """Return the number of unseen failed records and their first causes, and forget them."""
-        by_topic, causes = self._take()
-        return by_topic.total(), tuple(causes)
+    def take(self) -> Unseen:
+        """Return what is known of them, and forget them."""
+        return self._take()[1]
 
     def take_by_topic(self) -> Counter[str]:
-        """Return the number of unseen failed records per topic, and forget them."""
+        """Return the number of them per topic, and forget them."""
         return self._take()[0]
 
-    def _take(self) -> tuple[Counter[str], list[FencepostError]]:
+    def _take(self) -> tuple[Counter[str], Unseen]:
         with self._lock:
             for settlement in self._kept:
                 self._fold(settlement)
-            taken = self._older, self._causes
-            self._kept, self._older, self._causes = deque(), Counter(), []
+            taken = self._older, Unseen(self._older.total(), tuple(self._causes), self._persisted)
+            self._kept, self._older, self._causes, self._persisted = deque(), Counter(), [], "no"
         return taken
 
     def _fold(self, settlement: Settlement) -> None:
         unseen = settlement.unseen
         if unseen and settlement.error is not None:
             self._older[settlement.topic_name] += unseen
+            # Other errors are of records that failed before they were sent.
+            if isinstance(settlement.error, SendFailed) and settlement.error.persisted != "no":
+                self._persisted = "unknown"
             if len(self._causes) < _CAUSES_KEPT:
                 self._causes.append(settlement.error)

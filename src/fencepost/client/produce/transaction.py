@@ -20,7 +20,7 @@ from typing import Self
 from fencepost.client.produce.sender import Sender
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Steps
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
-from fencepost.errors import Fenced, FencepostError, SendFailed
+from fencepost.errors import Fenced, FencepostError, Persisted, SendFailed
 from fencepost.types import TopicPartition
 
 log = logging.getLogger("fencepost.producer")
@@ -81,7 +81,7 @@ class ProducerTransaction:
             self._steps.add_offsets(who, group, offsets, member)
         except FencepostError as error:
             if error.code in NAME_TAKEN:
-                raise self._fenced(error) from error
+                raise self._fenced(error, "no") from error
             raise
 
     def commit(self) -> None:
@@ -94,12 +94,14 @@ class ProducerTransaction:
         if failed is not None:
             self.abort()
             raise (sender.fenced or failed).fresh()
+        doubts = self._steps.doubts
         try:
             if transaction.is_begun:
                 self._steps.end(who, commit=True)
         except FencepostError as error:
             if error.code in NAME_TAKEN:
-                raise self._fenced(error) from error
+                # Only a commit whose answer was lost may have taken effect.
+                raise self._fenced(error, "no" if self._steps.doubts == doubts else "unknown") from error
             self.abort()
             kind = Fenced if isinstance(sender.broken, Fenced) else SendFailed
             raise kind(
@@ -127,10 +129,11 @@ class ProducerTransaction:
         if (transaction := self._sender.open_transaction) is not None:
             transaction.is_begun = True
 
-    def _fenced(self, error: FencepostError) -> FencepostError:
+    def _fenced(self, error: FencepostError, persisted: Persisted) -> FencepostError:
+        """`persisted`: of the whole transaction."""
         sender = self._sender
         self._who = None
         sender.call(lambda: sender.fence(error.code))
         sender.call(sender.drop_transaction)
         why = sender.broken.message if isinstance(sender.broken, Fenced) else str(error)
-        return Fenced(why, persisted="unknown", code=error.code)  # of the whole transaction: a commit may be under way
+        return Fenced(why, persisted=persisted, code=error.code)

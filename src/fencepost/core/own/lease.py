@@ -15,7 +15,9 @@ of the session is over by then, a heartbeat is sent first; its answer begins the
 told (`begins_with_heartbeat`). A claim may also shorten the session: the server applies that before the owner hears of
 it, so the lease is shortened when the claim is sent (`ask`).
 
-The end is final: once somebody was told that the lease is over, no late answer revives it.
+The end is final. Once somebody was told that the lease is over, no late answer revives it. Nor does the answer to a
+request that was sent after the end, whether somebody was told or not: on Apache Kafka a claimant that was stopped may
+join its group again, and somebody else may have owned in between.
 
 What the lease cannot know. A claim with a generation takes over at once, by intent (OWN-5), and so does any claim after
 the server has seen the connection end, or has restarted (OWN-8). An old owner that cannot hear of it goes on until the
@@ -65,18 +67,27 @@ class Lease:
     def grant(self, sent_at: float, session: float) -> None:
         """Note the grant of a claim that was sent at this moment. 0: the claim does not change the session."""
         if session:
-            self.end = sent_at + session if self.end == NEVER else max(self.end, sent_at + session)
+            if self.end == NEVER:
+                self.end = sent_at + session
+            self._go_on(sent_at, session)
             self.session = session
 
     def refuse(self, sent_at: float, before: float) -> None:
         """Note that the claim was refused, so that the session is what it was before."""
         self.session = before
-        self.end = max(self.end, sent_at + before) if before else NEVER
+        if before:
+            self._go_on(sent_at, before)
+        else:
+            self.end = NEVER
 
     def renew(self, sent_at: float) -> None:
         """Note the answer to a request that was sent at this moment."""
         if self.session:
-            self.end = max(self.end, sent_at + self.session)
+            self._go_on(sent_at, self.session)
+
+    def _go_on(self, sent_at: float, session: float) -> None:
+        if sent_at < self.end:
+            self.end = max(self.end, sent_at + session)
 
     def begins_with_heartbeat(self, sent_at: float, session: float, now: float) -> bool:
         """Return whether a claim that was sent at this moment, and is granted now, was sent too long ago to begin the

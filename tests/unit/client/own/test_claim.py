@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain, repeat
 
 import pytest
 
-from fencepost.client.own.claim import Claim, claim_by
+from fencepost.client.own.claim import Claim, Loss, claim_by
+from fencepost.clock import SystemClock
 from fencepost.core.own.claim_request import ClaimRequest, check_claim
+from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced
 from fencepost.types import Generation
@@ -83,3 +86,22 @@ def test_an_interrupted_block_waits_for_nothing() -> None:
     with pytest.raises(KeyboardInterrupt), claimed(backend):
         raise KeyboardInterrupt
     assert backend.released == []
+
+
+class StoppedOnce(SystemClock):
+    """The clock of a process that is stopped for a minute after its first look."""
+
+    def __init__(self) -> None:
+        self._moments = chain([0.0], repeat(60.0))
+
+    def monotonic(self) -> float:
+        return next(self._moments)
+
+
+def test_a_wait_that_ends_behind_the_lease_says_lost_although_no_thread_has_noticed() -> None:
+    lease = Lease()
+    lease.grant(0.0, session=2.0)
+    claim = claim_by(PlainBackend(), check_claim("g", ["a"], generation=1), Loss(lease, StoppedOnce()))
+    assert claim.lost.wait(0.01)
+    with pytest.raises(Fenced, match="the lease is over"):
+        claim.check()

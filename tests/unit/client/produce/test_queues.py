@@ -14,13 +14,15 @@ import pytest
 
 from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.table import BulkTicket, send_table
-from fencepost.client.produce.ticket import Settlement, Ticket
+from fencepost.client.produce.ticket import Settlement, Ticket, Unseen
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
-from fencepost.testing.scripted import Api, ErrorAnswer
+from fencepost.testing.scripted import Api, ErrorAnswer, Fate
 from fencepost.types import NO_TIMESTAMP
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
+
+NONE_FAILED = Unseen(0, (), "no")
 
 
 def fill(producer: SteppedProducer, topic: str) -> int:
@@ -409,10 +411,25 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     producer.settle()
     for ticket in tickets[:4]:
         assert ticket.exception() is not None
-    count, causes = producer.sender.take_failures()
-    assert count == 6
+    count, causes, persisted = producer.sender.take_failures()
+    assert (count, persisted) == (6, "no")
     assert [type(cause) for cause in causes] == [SendFailed]
-    assert producer.sender.take_failures() == (0, ())
+    assert producer.sender.take_failures() == NONE_FAILED
+
+
+def test_what_is_known_of_the_failures_is_known_of_all_and_not_only_of_the_causes_that_are_kept() -> None:
+    """PROD-8."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, delivery_timeout=2.0)
+    on.next(Api.PRODUCE, *[ErrorAnswer(ErrorCode.INVALID_RECORD)] * 10, Fate.IGNORE)
+    for _ in range(11):
+        producer.send_alone("t", b"v", partition=0)
+        producer.settle()
+    count, causes, persisted = producer.sender.take_failures()
+    assert count == 11
+    assert {cause.persisted for cause in causes if isinstance(cause, SendFailed)} == {"no"}
+    assert persisted == "unknown"
+    assert producer.sender.take_failures() == NONE_FAILED
 
 
 def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
@@ -425,7 +442,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     producer.send("nowhere", b"v")
     producer.settle()
     assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
-    assert producer.sender.take_failures() == (0, ())
+    assert producer.sender.take_failures() == NONE_FAILED
 
 
 def test_ten_thousand_idle_queues_hold_no_batches() -> None:
@@ -499,7 +516,7 @@ def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist(
     with pytest.raises(SendFailed, match="there is no partition 7"):
         rows.result(0)
     assert fine.result(0).offset == 0
-    assert producer.sender.take_failures() == (0, ())  # somebody has looked
+    assert producer.sender.take_failures() == NONE_FAILED  # somebody has looked
     assert producer.sender.queues.held == 0
 
 

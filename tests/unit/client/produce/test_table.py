@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fencepost.client.produce.table import send_table
-from fencepost.errors import BufferFull, ErrorCode, Expired, SendFailed
+from fencepost.errors import BufferFull, ErrorCode, Expired, RecordTooLarge, SendFailed
 from fencepost.testing.scripted import Api, ErrorAnswer, Fate, Script
 from fencepost.types import TableRows
 from tests.support.stepped import SteppedProducer, cluster
@@ -90,3 +90,30 @@ def test_whatever_happens_to_a_table_its_rows_tell_the_truth(seed: int) -> None:
     if (failure := ticket.exception(0)) is not None:
         assert isinstance(failure, SendFailed)
         assert failure.persisted == ("partly" if told[0] else "unknown" if told[2] else "no")
+
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize(
+    ("last", "error", "message"),
+    [
+        ({"value": b"v" * 60_000}, RecordTooLarge, "needs a buffer_memory of at least"),
+        ({"headers": [("h", b"1"), (None, b"2")]}, ValueError, "row 99: a header has no name"),
+        ({"headers": [None]}, ValueError, "row 99: a header has no name"),
+    ],
+)
+def test_a_row_that_cannot_be_sent_is_found_before_the_first_row_is_accepted(
+    is_known: bool, last: dict[str, object], error: type[Exception], message: str
+) -> None:
+    producer = SteppedProducer(cluster(t=1), batch_size=1_000, buffer_memory=100_000)
+    if is_known:
+        producer.send("t", b"known", partition=0)
+        producer.settle()
+    rows = [{"value": b"v" * 100, "headers": [("h", b"1")]} for _ in range(99)]
+    columns = pa.schema([("value", pa.binary()), ("headers", HEADERS)])
+    tables = [pa.Table.from_pylist(each, columns) for each in (rows[:50], [*rows[50:], {"value": b"v", **last}])]
+    with pytest.raises(error, match=message):
+        send_table(producer.sender.queues, producer.options, "t", pa.concat_tables(tables), producer.clock.now_ms())
+    assert producer.sender.queues.held == 0

@@ -17,7 +17,7 @@ from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.recollection import SavedPlace
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
 from fencepost.testing.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
@@ -44,6 +44,7 @@ class Coordinator:
         self.ended: list[Identity] = []
         self.aborted: list[Identity] = []
         self.abort_refusal: FencepostError | None = None
+        self.commit_refusal: FencepostError | None = None
         self.lost_answers = 0
         self.doubtful = 0
 
@@ -71,7 +72,8 @@ class Coordinator:
         offsets: Mapping[TopicPartition, int],
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
-        raise AssertionError("not in these tests")
+        if self.refusal is not None:
+            raise self.refusal
 
     def end(self, who: Identity, *, commit: bool) -> None:
         if not commit:
@@ -81,6 +83,8 @@ class Coordinator:
             return
         self.ended.append(who)
         self.doubts += self.doubtful
+        if self.commit_refusal is not None:
+            raise self.commit_refusal
 
 
 class NamedProducer(SteppedProducer):
@@ -225,6 +229,56 @@ def test_a_commit_that_had_to_be_repeated_is_followed_by_the_next_epoch(doubts: 
     caller.start()
     producer.until(lambda: not caller.is_alive())
     assert coordinator.ended == [Identity(PID, Epoch(0)), Identity(PID, Epoch(doubts))]
+
+
+@pytest.mark.parametrize(
+    ("doubts", "at_offsets", "persisted"), [(0, False, "no"), (1, False, "unknown"), (0, True, "no")]
+)
+def test_a_fenced_transaction_is_in_doubt_only_if_the_answer_to_a_commit_was_lost(
+    doubts: int, at_offsets: bool, persisted: str
+) -> None:
+    """PROD-8."""
+    producer = NamedProducer(cluster(t=1))
+    coordinator, sender = producer.coordinator, producer.sender
+    coordinator.answer.set()
+    coordinator.doubtful = doubts
+    raised: list[Fenced] = []
+
+    def work() -> None:
+        transaction = ProducerTransaction(sender, coordinator, 10)
+        try:
+            with transaction:
+                producer.send("t", b"v").result(10)
+                coordinator.refusal = coordinator.commit_refusal = TAKEN
+                if at_offsets:
+                    transaction.send_offsets("g", {TopicPartition("t", 0): 1})
+        except Fenced as error:
+            raised.append(error)
+
+    caller = threading.Thread(target=work)
+    caller.start()
+    producer.until(lambda: not caller.is_alive())
+    assert [error.persisted for error in raised] == [persisted]
+    with pytest.raises(Fenced) as later:
+        producer.send("t", b"w")
+    assert later.value.persisted == "no"
+
+
+def test_a_record_behind_one_in_doubt_is_refused_and_not_in_the_log() -> None:
+    """PROD-8, IDEM-4: nothing of a named producer may follow its first failure."""
+    on = cluster(t=1)
+    producer = NamedProducer(on, delivery_timeout=2.0)
+    on.next(Api.PRODUCE, Fate.SWALLOW)
+    first = producer.send("t", b"v")
+    producer.settle()
+    failure = first.exception(0)
+    assert isinstance(failure, Expired)
+    assert failure.persisted == "unknown"
+    producer.sender.run_once(0.0)
+    with pytest.raises(Expired, match="a record before this one failed") as refused:
+        producer.send("t", b"w")
+    assert refused.value.persisted == "no"
+    assert refused.value.__cause__ is failure
 
 
 def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epoch() -> None:

@@ -35,10 +35,12 @@ def test_without_a_session_it_never_ends(sent: list[float], now: float) -> None:
 def test_it_ends_a_session_after_the_newest_answered_request_was_sent(
     session: float, first: float, sent: list[float], now: float
 ) -> None:
-    lease = leased(session, first)
+    lease, end = leased(session, first), first + session
     for each in sent:
         lease.renew(each)
-    assert lease.is_over(now) == (now >= max([first, *sent]) + session)
+        if each < end:  # one that was sent later proves nothing
+            end = max(end, each + session)
+    assert lease.is_over(now) == (now >= end)
 
 
 @given(st.lists(moments))
@@ -51,6 +53,16 @@ def test_no_late_answer_revives_it_once_somebody_was_told(sent: list[float]) -> 
         lease.grant(each, 5.0)
         lease.drop()
         assert lease.is_over(0.0)
+
+
+@given(st.lists(st.floats(2.0, 1e6), min_size=1))
+def test_no_request_that_was_sent_after_the_end_revives_it(sent: list[float]) -> None:
+    lease = leased()
+    for each in sent:  # nobody has asked
+        lease.renew(each)
+        lease.grant(each, 5.0)
+        lease.refuse(each, 5.0)
+    assert lease.is_over(2.0)
 
 
 def test_an_answer_that_nobody_was_faster_than_renews_it() -> None:
