@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ import fencepost
 from examples import saved_ids
 from fencepost.client.admin import HIGH_WATERMARK, Admin
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.produce import resume
+from fencepost.client.produce import resume, state
 from fencepost.client.produce.ids import ProducerIds
+from fencepost.client.produce.ids_topic import IdsTopic
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import ConfigError, Fenced, FencepostError, SendFailed
@@ -190,6 +192,24 @@ def test_a_record_that_is_not_what_was_sent_before_stops_the_producer(server: Te
     first.close()
 
 
+def test_behind_a_record_that_differs_nothing_is_written(server: TestedServer, topic: str) -> None:
+    """IDEM-4: also if it has a batch of its own, which could go in the same turn. Those before it are in the log."""
+    with Producer(server.address, name=topic) as first:
+        ids = first.ids
+        for value in (b"0", b"1"):
+            first.send(topic, value, partition=0)
+    second = Producer(server.address, ids=ids, batch_size=100)
+    tickets = [second.send(topic, value, partition=0) for value in (b"0", b"another", b"2" * 200, b"3" * 200)]
+    failures = [ticket.exception(30) for ticket in tickets]
+    assert failures[0] is None
+    assert tickets[0].result(0).offset == 1  # behind the marker of the fence
+    assert [failure.persisted for failure in failures[1:] if isinstance(failure, SendFailed)] == ["no"] * 3
+    with pytest.raises(SendFailed, match="another record"):
+        _ = second.ids
+    second.close()
+    assert values(server, topic) == [b"0", b"1"]
+
+
 def test_after_a_failure_nothing_is_written_so_the_log_is_a_prefix_of_what_was_sent(
     server: TestedServer, client: RawClient, name: str
 ) -> None:
@@ -292,6 +312,7 @@ def kill_often(example: Example, rnd: random.Random, kills: int) -> None:
         wanted = rnd.choice([rnd.randint(1, 6), rnd.randint(1, 20)])
         while wanted > 0 and (got := os.read(steps, wanted)):
             wanted -= len(got)
+        time.sleep(rnd.random() * 0.02)  # not an event: any moment will do
         os.kill(child, signal.SIGKILL)
         example.end(child, steps)
     assert example.end(*example.start()) == 0
@@ -477,6 +498,35 @@ def test_a_run_that_meets_a_later_one_is_fenced_and_hands_out_no_ids(server: Tes
     assert values(server, topic) == [b"0", b"1", b"2"]
 
 
+def test_two_first_runs_at_a_time_write_every_record_once(server: TestedServer, topic: str) -> None:
+    """IDEM-5: both found no saved ids. On Kafka the first one may write until the second one opens the partition, and
+    the second one catches up then: also with records that it sends one at a time."""
+    entered, wake = threading.Event(), threading.Event()
+    really_exchange = IdsTopic.exchange
+
+    def paused_behind_the_fence(*what: Any, **how: Any) -> Any:
+        entered.set()
+        wake.wait(30)
+        return really_exchange(*what, **how)
+
+    with pytest.MonkeyPatch.context() as patch, Producer(server.address, name=topic) as first:
+        _ = first.ids
+        patch.setattr(IdsTopic, "exchange", paused_behind_the_fence)
+        ticket = first.send(topic, b"0", partition=0)
+        assert entered.wait(30)
+        patch.undo()
+        with Producer(server.address, name=topic) as second:
+            _ = second.ids
+            wake.set()
+            with suppress(Fenced):  # by our server
+                ticket.result(30)
+                for i in (1, 2):
+                    first.send(topic, b"%d" % i, partition=0).result(30)
+            for i in range(5):
+                second.send(topic, b"%d" % i, partition=0).result(30)
+    assert values(server, topic) == [b"%d" % i for i in range(5)]
+
+
 def test_an_unsaved_partition_is_refused_once_its_records_are_deleted(server: TestedServer, topic: str) -> None:
     """IDEM-4: two runs have written there, so no memory of the server tells how much."""
     with Producer(server.address, name=topic) as first:
@@ -622,6 +672,29 @@ class TestOnOurServer:
                     for i in range(sent):
                         later.send("t", b"%d" % i, partition=0)
             assert values_at(server.address, "t") == [b"0", b"1", b"2", b"3"]
+
+    def test_a_run_whose_name_the_server_forgot_is_fenced_by_the_next_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """IDEM-5: it has asked for its name too long ago, wrote all the time, and was paused while the next one took
+        over, which has another pid."""
+        monkeypatch.setattr(transactions, "_PATROL_SECONDS", 0.02)
+        with fencepost.Server(tmp_path) as server, Admin(server.address) as admin:
+            admin.create_topic("t", 1)
+            first = Producer(server.address, name="n")
+            ids = first.ids
+            first.send("t", b"0", partition=0).result(30)
+            monkeypatch.setattr(transactions, "_FORGET_AFTER_MS", -1)
+            while any(each.name == "n" for each in admin.transactions()):
+                time.sleep(0.02)
+            monkeypatch.setattr(transactions, "_FORGET_AFTER_MS", 1 << 40)
+            with Producer(server.address, ids=ids) as second:
+                for i in range(3):
+                    second.send("t", b"%d" % i, partition=0)
+            monkeypatch.setattr(state, "KEEPS_NAME", 0)
+            assert isinstance(first.send("t", b"1", partition=0).exception(30), Fenced)
+            first.close()
+            assert values_at(server.address, "t") == [b"0", b"1", b"2"]
 
     def test_a_deleted_topic_of_ids_is_named_at_once(self, tmp_path: Path) -> None:
         """IDEM-4: nobody knows where the name begins in a partition that its ids do not name. A second try neither."""

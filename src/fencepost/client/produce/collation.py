@@ -360,7 +360,8 @@ class Collation:
                 return None
             flight.limit = self._state.max_in_flight
             flight.begin(who)
-        while (batch := self._queues.drain(queue, also_open=True)) is not None:
+        # Behind a record that differs from the log nothing is sent, also not in this turn.
+        while not self._settling.is_to_sweep and (batch := self._queues.drain(queue, also_open=True)) is not None:
             rest: ProducerBatch | None = batch
             if self._resumption is not None and self._resumption.is_on:
                 rest = self._resumption.without_known(flight, batch)

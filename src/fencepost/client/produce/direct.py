@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import select
     from collections.abc import Callable
 
+    from fencepost.client.produce.resume import Resumption
     from fencepost.client.produce.ticket import Delivered
 
 NEVER: Final = 1 << 62
@@ -195,6 +196,7 @@ class DirectWay:
         requests: ProduceRequests,
         network: Network,
         turn: threading.RLock,
+        resumption: Resumption | None,
     ) -> None:
         self._state = state
         self._options = state.options
@@ -204,6 +206,7 @@ class DirectWay:
         self._requests = requests
         self._network = network
         self._turn = turn
+        self._resumption = resumption
         self._reading = threading.RLock()
         """Held by the thread that waits for the sockets in place of the send thread."""
         self.is_read = False
@@ -444,11 +447,13 @@ class DirectWay:
         flight, state = queue.flight, self._state
         if flight is None or len(flight) or (flight.identity is None and self._options.idempotent):
             return None
+        if self._resumption is not None and not self._resumption.is_caught_up(queue.name):
+            return None
         if queue in self._requests.aside:
             return None
         if flight.next_step(now) is not Step.SEND:
             return None
-        if self._options.idempotent and state.ready_identity is None:
+        if self._options.idempotent and (state.ready_identity is None or state.name_lasts <= 0):
             return None
         collation = self._collation
         busy = collation.busy if collation.may_go_aside and not collation.is_crowded else NEVER

@@ -29,6 +29,10 @@ class IdentityRequests:
 
     def ask_if_due(self, now: float) -> None:
         state = self._state
+        if state.identity.state is PidState.READY:
+            if (lasts := state.name_lasts) <= 0:
+                state.renew_identity()
+            state.due(now + lasts, now)
         if not state.identity.wants_to_ask(now):
             return
         if state.steps is not None:
@@ -88,6 +92,7 @@ class IdentityRequests:
         if before is not None and self._state.may_be_open:
             abort_open(steps, before)
             self._state.may_be_open = False  # once only: under the next epoch the old one's abort would be rejected
+        self._state.name_asked_ms = self._state.now_ms()
         who = steps.init(int(self._options.transaction_timeout * 1000), before)
         self.on_pid(who.pid)
         return who

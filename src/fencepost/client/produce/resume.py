@@ -147,7 +147,7 @@ class Resumption:
         places = dict(self._places)
         for queue in queues:
             flight, place = queue.flight, places.get(queue.name)
-            if flight is not None and flight.identity is not None and self._known.get(queue.name) == deque():
+            if flight is not None and flight.identity is not None and self.is_caught_up(queue.name):
                 assert place is not None
                 places[queue.name] = place.written_on(flight.last_acknowledged, flight.identity, flight.next_sequence)
         return ProducerIds(cluster_id, self._name, self._pids, places)
@@ -190,6 +190,10 @@ class Resumption:
         if partition not in self._looked and partition not in self._to_read:
             self._to_look.setdefault(partition, NOW)
         return False
+
+    def is_caught_up(self, partition: TopicPartition) -> bool:
+        """Return whether a record may be written without asking `without_known`."""
+        return not self.is_on or self._known.get(partition) == deque()
 
     def go_on(self, now: float) -> None:
         """Take the next steps, in every turn."""
@@ -362,30 +366,33 @@ class Resumption:
         if not known:
             return batch
         assert batch.builder is not None
+        records = decode_batch(batch.builder.build())
         shares: list[list[Record]] = []
         offsets: list[Offset] = []  # of the shares that are in the log
-        for record in decode_batch(batch.builder.build()):
-            if known:
-                there = known.popleft()
-                if there.content is not None and there.content != content_of(record):
-                    self._settling.fail(batch, _different(batch, there.offset))
-                    return None
-                if there.offset != NOWHERE:
-                    flight.last_acknowledged = there.offset
-                place = self._places[partition] = there.behind(place)
-                if not offsets or not _goes_on(offsets[-1], len(shares[-1]), there.offset):
-                    shares.append([])
-                    offsets.append(there.offset)
-            elif len(shares) == len(offsets):
+        left_out = 0
+        for record in records:
+            if not known or known[0].content not in (None, content_of(record)):
+                break
+            there = known.popleft()
+            if there.offset != NOWHERE:
+                flight.last_acknowledged = there.offset
+            place = self._places[partition] = there.behind(place)
+            if not offsets or not _goes_on(offsets[-1], len(shares[-1]), there.offset):
                 shares.append([])
+                offsets.append(there.offset)
             shares[-1].append(record)
-        if len(shares) == 1:
-            self._settling.deliver(batch, offsets[0], -1)
-            return None
-        parts = self._state.queues.divide(batch, shares)
+            left_out += 1
+        if left_out < len(records):
+            shares.append(records[left_out:])
+        parts = [batch] if len(shares) == 1 else self._state.queues.divide(batch, shares)
         for part, offset in zip(parts, offsets, strict=False):
             self._settling.deliver(part, offset, -1)
-        return parts[-1] if len(parts) > len(offsets) else None
+        if len(parts) == len(offsets):
+            return None
+        if known:
+            self._settling.fail(parts[-1], _different(batch, known[0].offset))
+            return None
+        return parts[-1]
 
 
 def content_of(record: Record) -> int:

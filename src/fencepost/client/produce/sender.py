@@ -111,7 +111,7 @@ class Sender:
         self._turn = threading.RLock()
         """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
         caller's thread on the direct way."""
-        self.direct = DirectWay(state, settling, self.collation, requests, network, self._turn)
+        self.direct = DirectWay(state, settling, self.collation, requests, network, self._turn, self._resumption)
         if ids is None and options.linger == 0 and options.acks != "none":
             self.queues.send_now = self.direct.send
         self.queues.wait_by(self._before_waiting)
@@ -390,7 +390,8 @@ class Sender:
         """Return all queues. Raise FencepostError unless they can be resumed from."""
         if not self.queues.is_empty:
             raise FencepostError("records are not settled yet: flush first, then read the ids")
-        if (broken := self.broken) is not None and not isinstance(broken, Closed):
+        broken = self._settling.first_failure or self.broken  # a failure ends the producer only in the next turn
+        if broken is not None and not isinstance(broken, Closed):
             raise broken.fresh()
         if not self._state.is_repeatable:
             raise FencepostError(

@@ -35,7 +35,7 @@ class Settling:
         self._queues = state.queues
         self._metadata = state.metadata
         self.failures = Failures()
-        self._first_failure: FencepostError | None = None
+        self.first_failure: FencepostError | None = None
         """Of a named producer outside of transactions: nothing behind it may succeed."""
         self.is_to_sweep = False
         """A failure takes others with it. They fail in the next turn, because they may be in a request right now."""
@@ -111,9 +111,9 @@ class Settling:
         state = self._state
         if state.transaction is not None:
             self.doom(state.transaction, error)
-        elif state.steps is not None and state.lanes is None and self._first_failure is None:
+        elif state.steps is not None and state.lanes is None and self.first_failure is None:
             # Only a log that is a prefix of what was sent can be resumed from (IDEM-4).
-            self._first_failure = error
+            self.first_failure = error
             self.is_to_sweep = True
         hook = self._options.on_error
         if hook is None:
@@ -245,8 +245,8 @@ class Settling:
         if self._state.transaction is not None:
             if self._state.transaction.error is not None:
                 self.fail_all(self._state.transaction.error)
-        elif self._first_failure is not None:
-            self.fail_everything(self._first_failure)
+        elif self.first_failure is not None:
+            self.fail_everything(self.first_failure)
 
     def fail_everything(self, cause: FencepostError) -> None:
         """Accept no more records, and fail all that are there."""
@@ -313,7 +313,7 @@ class Settling:
     def lose_ownership(self, cause: Fenced) -> dict[PartitionQueue, list[Sent[ProducerBatch]]]:
         """End an owner whose connection has ended (OWN-9). Records that were never sent are not persisted, nor are
         those in a transaction. Return the others, which are in doubt and not failed."""
-        self._first_failure = cause  # so that no other failure of a named producer is swept
+        self.first_failure = cause  # so that no other failure of a named producer is swept
         doubtful: dict[PartitionQueue, list[Sent[ProducerBatch]]] = {}
         for queue in self._queues.everything():
             for sent in queue.flight.give_up_all() if queue.flight is not None else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Final
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
@@ -18,6 +19,10 @@ from fencepost.clock import Clock
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import KAFKA_LIMIT, WrittenAs
 from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
+
+KEEPS_NAME: Final = 24 * 60 * 60.0
+"""Seconds after which a named producer asks for its name again. Coordinators forget a name seven days after it was last
+asked for, even if it writes all the time, and its next holder gets another pid, whose epochs fence nobody (IDEM-5)."""
 
 
 class SendState:
@@ -40,6 +45,7 @@ class SendState:
         self.brokers = brokers
         self.errands = errands
         self.now = clock.monotonic
+        self.now_ms = clock.now_ms
         self.next_due = float("inf")
         """The first moment at which a part has something to do; reset in every turn."""
         self.wakes_at = float("-inf")
@@ -51,6 +57,8 @@ class SendState:
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = threading.Event()
         """Set unless a named producer's pid is being requested: it is known, or the request was refused for good."""
+        self.name_asked_ms = 0
+        """When the name was last asked for. By the clock of the day, which also goes while the machine sleeps."""
         self.may_be_open = False
         """The coordinator may have an open transaction under the epoch that is being replaced: abort it first."""
         self.max_in_flight = KAFKA_LIMIT
@@ -79,6 +87,13 @@ class SendState:
     def ready_identity(self) -> Identity | None:
         """The pid and epoch to write under; None while they are being requested or when the producer is finished."""
         return self.identity.current if self.identity.state is PidState.READY else None
+
+    @property
+    def name_lasts(self) -> float:
+        """Seconds until the name is to be asked for again, before anything else is written."""
+        if self.steps is None or self.is_transactional:
+            return float("inf")
+        return KEEPS_NAME - (self.now_ms() - self.name_asked_ms) / 1000
 
     def renew_identity(self) -> None:
         """Request the name's next epoch. Callers of `wait_for_identity` wait for it."""

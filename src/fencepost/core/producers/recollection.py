@@ -53,7 +53,7 @@ class Known(NamedTuple):
     identity: Identity
     sequence: Sequence
     offset: Offset = NOWHERE
-    """NOWHERE if the record is gone."""
+    """NOWHERE if its batch is gone."""
     content: int | None = None
     """A hash of the content; None if the record is gone."""
 
@@ -134,8 +134,7 @@ class Recollection:
         self._add_missing(first)
         for position in range(sequence.distance(first, self._next), following - offset):
             at, content = sequence.advance(first, position), contents.get(position)
-            where = NOWHERE if content is None else Offset(offset + position)
-            self._found.append(Known(identity, at, where, content))
+            self._found.append(Known(identity, at, Offset(offset + position), content))
             self._next = sequence.following(at)
 
     def finish(self, end: Offset, remembered: Mapping[Pid, tuple[int, int]]) -> list[Known] | None:

@@ -13,6 +13,7 @@ from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.sender import Sender
+from fencepost.client.produce.state import KEEPS_NAME
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.producers.pid import Identity
@@ -560,6 +561,47 @@ def test_ids_of_the_first_format_are_refused_because_they_could_duplicate_record
 def test_what_are_no_ids_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no saved ids"):
         ProducerIds.from_json(text)
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["send thread", "direct way"])
+def test_a_name_is_asked_for_again_once_a_day_before_anything_is_written(direct: bool) -> None:
+    """IDEM-5: coordinators forget a name that only writes. Here another producer has got it since."""
+    on = cluster(t=1)
+    producer = NamedProducer(on, direct=direct)
+    coordinator = producer.coordinator
+    producer.until(producer.send("t", b"0", partition=0).done)
+    producer.clock.advance(KEEPS_NAME - 1)
+    producer.until(producer.send("t", b"1", partition=0).done)
+    assert coordinator.expected == [None]
+    producer.clock.advance(1)
+    coordinator.init = _name_is_taken  # type: ignore[method-assign, assignment]
+    ticket = producer.send("t", b"2", partition=0)
+    producer.until(ticket.done)
+    assert isinstance(ticket.exception(0), Fenced)
+    assert on.values("t", 0) == [b"0", b"1"]
+
+
+def test_a_name_is_asked_for_again_while_nothing_is_sent() -> None:
+    producer = NamedProducer(cluster(t=1))
+    producer.clock.advance(KEEPS_NAME)
+    producer.until(lambda: len(producer.coordinator.expected) == 2)
+    assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
+
+
+def _name_is_taken(*_: object) -> Identity:
+    raise ServerError(ErrorCode.PRODUCER_FENCED)
+
+
+def test_behind_a_failed_record_no_ids_are_handed_out_not_even_in_the_same_turn() -> None:
+    """IDEM-4: `on_error` takes the failure, so `flush` does not raise, and the program reads its ids at once."""
+    on = cluster(t=1)
+    producer = NamedProducer(on, on_error=lambda _: None)
+    sender = producer.sender
+    producer.until(producer.send("t", b"fine", partition=0).done)
+    on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
+    producer.until(producer.send("t", b"v", partition=0).done)
+    with pytest.raises(SendFailed, match="INVALID_RECORD"):
+        sender._settled_queues()
 
 
 def _refuse(*_: object) -> int:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.recollection import NOWHERE, Fence, Recollection, SavedPlace, Taken
+from fencepost.core.producers.recollection import NOWHERE, Fence, Known, Recollection, SavedPlace, Taken
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
@@ -58,12 +58,33 @@ def test_a_place_behind_the_last_sequence_leaves_the_whole_batch_out() -> None:
     assert found(it, 12) == []
 
 
-def test_records_that_compaction_removed_count_and_are_nowhere() -> None:
+def test_records_that_compaction_removed_count() -> None:
     it = recollection()
     meet(it, 0, 10, 3, left={1})
     meet(it, 5, 15, 1)
-    expected = [(0, NOWHERE), (1, 11), (2, NOWHERE), (3, NOWHERE), (4, NOWHERE), (5, 15)]
+    expected = [(0, 10), (1, 11), (2, 12), (3, NOWHERE), (4, NOWHERE), (5, 15)]  # two of them in a batch that is gone
     assert found(it, 16) == expected
+
+
+def test_a_save_behind_removed_records_of_two_pids_counts_none_of_them_again() -> None:
+    """IDEM-4: the name got another pid, and compaction removed the last records under the old one and the first under
+    the new one, and left their batches. A run saves in between, while it catches up."""
+    old, new = Identity(Pid(9), Epoch(0)), RUN
+
+    def read(place: SavedPlace) -> list[Known]:
+        it = Recollection(place, {PID, Pid(9)}, FENCE)
+        meet(it, 0, 10, 3, run=old, left=set())
+        meet(it, 0, 13, 3, run=new, left={2})
+        known = it.finish(Offset(16), {})
+        assert known is not None
+        return known
+
+    place = SavedPlace("id", Offset(10), old, Sequence(0))
+    known = read(place)
+    assert len(known) == 6
+    for behind in range(6):
+        place = known[behind].behind(place)
+        assert read(place) == known[behind + 1 :]
 
 
 @pytest.mark.parametrize(
