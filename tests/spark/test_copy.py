@@ -322,6 +322,21 @@ def test_a_copy_that_follows_goes_on_with_partitions_that_the_source_gets(server
     assert sorted(content(servers, f"{name}-copy"), key=str) == sorted(content(servers, name), key=str)
 
 
+def test_a_new_partition_that_lost_its_first_records_stops_the_copy_unless_it_may_go_on(ours: str, name: str) -> None:
+    """PIPE-3: the copy has seen the source without it, so these records were never copied."""
+    create(ours, name)
+    fill(ours, name, 10)
+    run(local(ours, name, ours, f"{name}-copy"))
+    with Admin(ours) as admin:
+        admin.create_partitions(name, 3)
+        fill(ours, name, 30, partitions=3)
+        admin.delete_records(name, {2: 4})
+    with pytest.raises(DataLost, match=f"{name}-2 is copied up to offset 0, but the log starts at 4 now"):
+        run(local(ours, name, ours, f"{name}-copy"))
+    run(local(ours, name, ours, f"{name}-copy", adopt=True))
+    assert len(content(ours, f"{name}-copy")) == 10 + 26
+
+
 def test_partitions_that_the_copy_may_not_add_are_asked_for(ours: str, name: str) -> None:
     create(ours, name)
     fill(ours, name, 10)

@@ -17,7 +17,7 @@ from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import DataLost, Range, fetch
-from fencepost.errors import FencepostError, ServerError
+from fencepost.errors import ConfigError, FencepostError, ServerError
 from fencepost.kernel import decode_batch
 from fencepost.spark import offsets
 from fencepost.spark.source import RememberingStreamReader, StreamReader
@@ -139,6 +139,34 @@ def test_a_first_micro_batch_that_crashed_is_repeated_with_the_same_rows(
         again.stop()
 
 
+@pytest.mark.parametrize("start", ["offsets", "a time"])
+def test_a_first_micro_batch_that_crashed_is_repeated_although_its_start_is_no_longer_there(
+    ours: str, name: str, start: str
+) -> None:
+    """PIPE-4. The topic got a partition since, which the options say nothing about. A new query is refused."""
+    given = {"offsets": {"startingOffsets": f'{{"{name}": {{"0": 3}}}}'}, "a time": {"startingTimestamp": str(NOW + 3)}}
+    options = {"subscribe": name, **given[start]}
+    with Admin(ours) as admin:
+        admin.create_topic(name, 1)
+        fill(ours, name, range(10), partitions=1)
+        source = reader(ours, **options)
+        end = source.latestOffset(source.initialOffset(), ReadAllAvailable())
+        admin.create_partitions(name, 2)
+    for again in (reader(ours, **options), remembering(ours, **options)):
+        assert planned(again, again.initialOffset(), end) == [f"{name}-0 [3, 10)"]
+        again.stop()
+    new, older = reader(ours, **options), remembering(ours, **options)
+    refused = "must name all partitions" if start == "offsets" else "no record at or after"
+    with pytest.raises(ConfigError, match=refused):
+        new.latestOffset(new.initialOffset(), ReadAllAvailable())
+    with pytest.raises(ConfigError, match=refused):
+        older.latestOffset()
+    with pytest.raises(ConfigError, match=refused):  # the end of an earlier version
+        new.partitions(new.initialOffset(), {name: {"0": 10}})
+    for each in (source, new, older):
+        each.stop()
+
+
 def test_records_lost_from_a_crashed_micro_batch_stop_the_stream(servers: str, name: str) -> None:
     """Retention deletes a part of it while the query is down. So with a partition that came later."""
     with Admin(servers) as admin:
@@ -221,9 +249,42 @@ def test_a_stream_that_waits_for_more_offsets_notes_where_it_began(servers: str,
     first = source.latestOffset(source.initialOffset(), source.getDefaultReadLimit())
     assert place(first) == offsets.began(first) == {name: {0: 0}}
     assert source.latestOffset(first, source.getDefaultReadLimit()) == first
+    assert place(source.latestOffset(first, ReadAllAvailable())) == {name: {0: 5}}  # trigger(once=True) does not wait
     fill(servers, name, range(5), partitions=1)
     assert place(source.latestOffset(first, source.getDefaultReadLimit())) == {name: {0: 10}}
     source.stop()
+
+
+def test_a_deleted_topic_stops_a_stream_of_a_pattern_unless_it_may_go_on(servers: str, name: str) -> None:
+    """PIPE-1: nobody else would ever say that its last records were not read."""
+    topics = [f"{name}-a", f"{name}-b"]
+    pattern = {"subscribePattern": f"^{name}-.$"}
+    strict, lenient = reader(servers, **pattern), reader(servers, **pattern, failOnDataLoss="false")
+    older = remembering(servers, **pattern)
+    with Admin(servers) as admin:
+        for topic in topics:
+            admin.create_topic(topic, 1)
+            fill(servers, topic, range(10), partitions=1)
+        end = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
+        assert planned(older, end, end) == []
+        admin.delete_topic(topics[1])
+        await_deleted(admin, topics[1])
+    gone = f"{topics[1]} was deleted"
+    with pytest.raises(DataLost, match=gone):
+        strict.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLost, match=gone):
+        older.latestOffset()
+    assert place(lenient.latestOffset(end, ReadAllAvailable())) == {topics[0]: {0: 10}}
+    for each in (strict, lenient, older):
+        each.stop()
+
+
+def await_deleted(admin: Admin, topic: str) -> None:
+    """Apache Kafka answers before a deletion is through."""
+    deadline = time.monotonic() + 60
+    while topic in {found.name for found in admin.topics()}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_recreated_topic_that_is_shorter_stops_a_stream_unless_it_may_go_on(servers: str, name: str) -> None:

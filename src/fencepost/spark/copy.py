@@ -217,8 +217,9 @@ class Copy:
         begin = {partition: known.get(partition, earliest[partition]) for partition in upto}
         if self._adopt and self.position is None:
             begin = {partition: min(max(at, earliest[partition]), upto[partition]) for partition, at in begin.items()}
-        else:
-            self._check(known, earliest, upto)
+        elif known:
+            # A partition without a position is new, and nothing of it was copied.
+            self._check({partition: known.get(partition, 0) for partition in {*known, *upto}}, earliest, upto)
         start = {self.topic: begin}
         stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
         most = self.offsets_per_round

@@ -38,8 +38,9 @@ def translate(pattern: str) -> re.Pattern[str]:
     translated = _Translation(pattern).result()
     try:
         return re.compile(translated, re.ASCII)
-    except re.error as error:
-        raise ConfigError(f"subscribePattern={pattern!r} is not a valid expression: {error.msg}") from None
+    except (re.error, ValueError, OverflowError) as error:  # flags that exclude each other, and huge numbers
+        why = getattr(error, "msg", error)
+        raise ConfigError(f"subscribePattern={pattern!r} is not a valid expression: {why}") from None
 
 
 class _Translation:

@@ -276,6 +276,13 @@ def _recreated(topic: str) -> DataLost:
     )
 
 
+def _deleted(topic: str) -> DataLost:
+    return DataLost(
+        f"{topic} was deleted: records that this query had not read yet are lost. failOnDataLoss=false continues with "
+        "the other topics"
+    )
+
+
 class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -317,6 +324,8 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         self._topics = Subscription(options)
         self._admin: Admin | None = None
         self._initial: dict[str, Any] | None = None
+        self._no_start: ConfigError | None = None
+        """Why the options name no start: then `_initial` is empty."""
         self._goal: dict[str, Any] | None = None
         """availableNow: the end of the query."""
         self._waiting_since: float | None = None
@@ -335,14 +344,21 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         return patiently(ask, what, patience=self._options.patience)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        """Return where the stream starts: the same at each call, because Spark asks more than once."""
+        """Return where the stream starts: the same at each call, because Spark asks more than once.
+
+        Spark also asks if the first micro-batch is repeated, whose end says where it began. By then the options may
+        name no start, because the topic has more partitions or fewer records. That is an error where the start is used.
+        """
 
         def found() -> dict[str, Any]:
             ids = self._topics.ids(self.admin)
             return offsets.to_json(self._topics.resolved(self.admin, self._options.starting), ids)
 
         if self._initial is None:
-            self._initial = self._patiently(found, "looking where the stream starts")
+            try:
+                self._initial = self._patiently(found, "looking where the stream starts")
+            except ConfigError as error:
+                self._initial, self._no_start = {}, error
         return self._initial
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -354,6 +370,8 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
             # again and may be anywhere; the end says where the micro-batch began. The end of an earlier version does
             # not, and there the start is at least not behind it.
             begin = offsets.merged(offsets.not_behind(begin, stop), offsets.began(end))
+            if self._no_start is not None and offsets.without(stop, begin):
+                raise self._no_start
         else:
             begin = offsets.merged(offsets.began(end), _same_topics(start, begin, offsets.ids(end)))
         now = self._ids()
@@ -418,18 +436,22 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
         """Return start and end of what can be read: `stop` never behind `begin`, `begin` with all its partitions.
         Partitions that `start` does not have, and recreated topics, begin with their first record."""
         strict = self._options.fail_on_data_loss
+        if self._no_start is not None and start == self._initial:
+            raise self._no_start
         if strict:
             for topic in offsets.recreated(start, ids):
                 raise _recreated(topic)
+            if self._options.pattern is not None:  # otherwise the server has said so by now
+                for topic in (topic for topic in start if topic not in ids and topic not in stop):
+                    raise _deleted(topic)
         begin = _same_topics(start, offsets.from_json(start), ids)
         for topic, partitions in begin.items():
             for partition, at in partitions.items():
-                known = stop.setdefault(topic, {})
-                if partition in known:
-                    if known[partition] < at:
-                        known[partition] = self._behind(topic, partition, at, known[partition])
-                elif strict:
-                    known[partition] = at  # its metadata may be missing for a moment: stay where it is
+                end = stop.get(topic, {}).get(partition)
+                if end is None and strict:
+                    stop.setdefault(topic, {})[partition] = at  # its metadata may be missing for a moment: stay there
+                elif end is not None and end < at:
+                    stop[topic][partition] = self._behind(topic, partition, at, end)
         new = offsets.without(stop, begin)
         if new:
             begin = offsets.completed(begin, stop, self._earliest())
@@ -518,7 +540,8 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         ids = self._ids()
         goal = self._latest() if self._goal is None else _same_topics(self._goal, offsets.from_json(self._goal), ids)
         begin, stop = self._bounds(start, goal, ids)
-        if self._goal is None and self._too_little(begin, stop):
+        waits = self._goal is None and not isinstance(limit, ReadAllAvailable)
+        if waits and self._too_little(begin, stop):
             stop = begin
         elif isinstance(limit, ReadMaxRows):
             stop = offsets.limited(begin, stop, limit.max_rows)

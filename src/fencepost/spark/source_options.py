@@ -189,6 +189,8 @@ def _what(
         raise ConfigError(f"expected one of subscribe, subscribePattern and assign, but {what}")
     if named == ["subscribe"]:
         topics = tuple(topic.strip() for topic in given["subscribe"].split(",") if topic.strip())
+        if not topics:
+            raise ConfigError(f"subscribe={given['subscribe']!r} names no topic")
         return topics, None, None
     if named == ["subscribePattern"]:
         return (), java_pattern.translate(given["subscribePattern"]), None

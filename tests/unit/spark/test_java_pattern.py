@@ -52,6 +52,7 @@ def test_common_expressions_match_what_java_finds(pattern: str, found: str) -> N
         (r"\x{61}", r"\\x at position 0"),
         ("a\\", "at position 1"),
         ("orders(", "is not a valid expression: missing \\)"),
+        ("(?u)orders", "is not a valid expression: ASCII and UNICODE flags are incompatible"),
         ("ord(?i)ers", "is not a valid expression: global flags not at the start"),
     ],
 )

@@ -124,6 +124,7 @@ def test_client_settings_are_applied_and_java_consumer_settings_are_ignored() ->
         (True, {"subscribe": "a", "kafka.sasl.kerberos.service.name": "kafka"}, "Kerberos .GSSAPI. is not supported"),
         (True, {"subscribe": "a", "kafka.auto.offset.reset": "latest"}, "cannot be set: use startingOffsets"),
         (True, {"subscribe": "a", "kafka.enable.auto.commit": "true"}, "cannot be set: the position is in"),
+        (True, {"subscribe": " , "}, "subscribe=' , ' names no topic"),
         (True, {"assign": '{"a": 0}'}, "assign must be JSON like"),
     ],
 )
