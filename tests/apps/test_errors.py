@@ -74,7 +74,7 @@ def test_a_closed_producer_raises_a_fresh_error_each_time(address: str, topic: s
 
 
 def test_a_failed_ticket_raises_a_fresh_error_each_time(address: str, topic: str) -> None:
-    """Records of one batch share its error. Each topic is new, because a call that knows the number of partitions raises."""
+    """Records of one batch share its error. Each topic is new: where its partitions are known, the call raises."""
     with Producer(address) as producer:
         ticket = producer.send(topic, b"value", partition=77)
         rows = producer.send_arrow(f"{topic}-rows", pa.table({"value": [b"value"], "partition": [77]}))

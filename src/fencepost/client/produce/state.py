@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.interrupts import Flag
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.options import ProducerOptions
@@ -49,7 +48,7 @@ class SendState:
 
         self.lines = RareLines()
         self.identity = ProducerIdentity(named=steps is not None)
-        self.identity_settled = threading.Event()
+        self.identity_settled = Flag()
         """Set unless a named producer's pid is being requested: it is known, or the request was refused for good."""
         self.may_be_open = False
         """The coordinator may have an open transaction under the epoch that is being replaced: abort it first."""
