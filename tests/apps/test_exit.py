@@ -152,6 +152,43 @@ time.sleep(0.1)
     assert accepted <= len(values(address, topic)) <= accepted + 1  # it may end between a send and its dot
 
 
+def test_a_producer_that_a_daemon_thread_starts_while_the_program_ends_loses_nothing_in_silence(
+    address: str, topic: str
+) -> None:
+    """Its first record is refused, or waited for."""
+    ended = run(f"""
+import atexit, threading
+@atexit.register
+def at_the_very_end():  # after fencepost's own hook
+    is_over.set()
+    worker.join()
+is_over, has_begun = threading.Event(), threading.Event()
+import time, fencepost
+start = threading.Thread.start
+def start_slowly(thread):
+    start(thread)
+    if thread.name == "fencepost-send":
+        has_begun.set()
+        is_over.wait()
+threading.Thread.start = start_slowly
+def slow(value):
+    time.sleep(0.5)
+    return value
+def work():
+    producer = fencepost.Producer({address!r}, value_serializer=slow)
+    try:
+        producer.send({topic!r}, b"value", partition=0)
+        print("accepted", flush=True)
+    except fencepost.Closed:
+        print("refused", flush=True)
+worker = threading.Thread(target=work, daemon=True)
+worker.start()
+has_begun.wait()
+""")
+    assert (ended.stdout, ended.stderr) in {("refused\n", ""), ("accepted\n", "")}
+    assert values(address, topic) == ["value"] * (ended.stdout == "accepted\n")
+
+
 def test_the_end_of_a_program_waits_for_the_records_of_a_close_in_a_daemon_thread(address: str, topic: str) -> None:
     ended = run(f"""
 import threading, time, fencepost

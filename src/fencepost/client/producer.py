@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import check_known
 from fencepost.client.cluster.forking import OnePerProcess, of_the_parent, tell_after_fork, wait_for_imports
+from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
@@ -27,7 +28,6 @@ from fencepost.client.produce.options import (
     Serializer,
     WhenFull,
 )
-from fencepost.client.produce.partition_queue import interrupted, is_mine
 from fencepost.client.produce.send_thread import SendThread, print_error
 from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.stats import ProducerStats
@@ -151,6 +151,7 @@ class Producer(OnePerProcess):
         self._loss.on_lease_over = network.wake  # the send thread ends the ownership
         self._queues = sender.queues
         self._routes.on_silent = sender.doubt
+        self._queues.is_asking = self._routes.is_asking
         # An intake of its own: if the send thread had a reference to the producer, it could never be collected.
         intake = self._intake = self._queues.new_intake(self._send_slowly)
         if type(self).send is Producer.send:
@@ -387,6 +388,8 @@ class Producer(OnePerProcess):
         """Send what is queued, wait for the answers, and end. A second call does nothing."""
         if self._closed:
             return
+        if is_mine(self._start):
+            raise interrupted()
         self._queues.check_thread("close()")
         self._queues.check_interrupted()
         self._sender.direct.give_back()

@@ -35,6 +35,7 @@ from fencepost.client.cluster.handshake import (
     renew,
     tls_failed,
 )
+from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.cluster.security import OPEN, Security
 from fencepost.core.broker_choice import Load
 from fencepost.core.steps import carry_out
@@ -211,8 +212,8 @@ class Channel:
         self.request_timeout = request_timeout
         """Seconds until an answer is given up."""
         self._connect_timeout = connect_timeout
-        # Guards the connection: one request is in flight at a time.
-        self._lock = threading.Lock()
+        # Guards the connection: one request is in flight at a time. Reentrant only to know who holds it.
+        self._lock = threading.RLock()
         self._connection: BlockingConnection | None = None
         # Shared by all threads without a lock: single operations of a dict are atomic.
         self._waiting: dict[object, float] = {}
@@ -224,6 +225,11 @@ class Channel:
         """The number of threads that wait for an answer, since when, and the failures in a row."""
         waiting = list(self._waiting.values())
         return Load(len(waiting), min(waiting, default=None), self._failures)
+
+    @property
+    def is_mine(self) -> bool:
+        """True if this thread is in a request already: it is a signal handler's."""
+        return is_mine(self._lock)
 
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
@@ -276,13 +282,15 @@ class Channel:
 
     def forget_socket(self) -> None:
         """Close the socket's copy in a forked child, where the thread that held the lock does not exist."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._waiting = {}
         self._disconnect()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
         """Hold the lock for one request, and count it in `load`."""
+        if self.is_mine:
+            raise interrupted("client")
         token = object()
         self._waiting[token] = time.monotonic()
         try:
@@ -300,8 +308,8 @@ class Channel:
             self._close_if_free()
 
     def _close_if_free(self) -> None:
-        """Close now, unless another thread has the lock: that thread calls this when it is done."""
-        if self._is_to_close and self._lock.acquire(blocking=False):
+        """Close now, unless a request has the lock: that one calls this when it is done."""
+        if self._is_to_close and not self.is_mine and self._lock.acquire(blocking=False):
             try:
                 self._disconnect()
             finally:

@@ -10,9 +10,9 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from fencepost.client.cluster.interrupts import Outcome
 from fencepost.errors import Closed, FencepostError
 
 log = logging.getLogger("fencepost.producer")
@@ -20,25 +20,30 @@ log = logging.getLogger("fencepost.producer")
 T = TypeVar("T")
 
 
+def _ignore(error: Exception) -> None:
+    """Do nothing: nobody waits for it."""
+
+
 class Errands:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._calls: deque[tuple[Callable[[], Any], Future[Any] | None]] = deque()
+        self._calls: deque[tuple[Callable[[], object], Callable[[Exception], object] | None]] = deque()
+        """What to call, and whom to tell if that raises; None: nobody, it is a bug."""
         self._over = False
         self._why = Closed("the producer is closed")
 
     def call(self, what: Callable[[], T]) -> T:
         """Run `what` on the send thread and wait for its result. For all other threads."""
-        return self.post(what).result()
+        outcome: Outcome[T] = Outcome()
+        self.post(lambda: outcome.set_result(what()), outcome.set_exception)
+        return outcome.result()
 
-    def post(self, what: Callable[[], T]) -> Future[T]:
-        """Have the send thread run `what`. For all threads; the result is not waited for."""
-        result: Future[T] = Future()
-        self._calls.append((what, result))
+    def post(self, what: Callable[[], object], failed: Callable[[Exception], object] = _ignore) -> None:
+        """Have the send thread run `what`, and call `failed` with what it raises. For all threads, without waiting."""
+        self._calls.append((what, failed))
         self._wake()
         if self._over:  # perhaps it was added after the last turn
             self.close()
-        return result
 
     def send_out(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
         """Run `work`, which may block, on a thread of its own. `then` is called on the send thread with its outcome."""
@@ -69,14 +74,13 @@ class Errands:
     def run_due(self) -> None:
         """Run the calls that other threads asked for, at the beginning of the send thread's turn."""
         while self._calls:
-            what, result = self._calls.popleft()
-            if result is None:
-                what()
-                continue
+            what, failed = self._calls.popleft()
             try:
-                result.set_result(what())
-            except Exception as error:  # noqa: BLE001 - it is the caller's
-                result.set_exception(error)
+                what()
+            except Exception as error:
+                if failed is None:
+                    raise
+                failed(error)
 
     def leave_to_parent(self, why: Closed) -> None:
         """In a forked child: fail every call from now on. Those that wait have their callers in the parent."""
@@ -87,9 +91,9 @@ class Errands:
         """Fail all waiting calls: the send thread has ended."""
         self._over = True
         while self._calls:
-            _, result = self._calls.popleft()
-            if result is not None:
-                result.set_exception(self._why.fresh())
+            _, failed = self._calls.popleft()
+            if failed is not None:
+                failed(self._why.fresh())
 
 
 def _wrapped(error: Exception) -> FencepostError:

@@ -73,6 +73,10 @@ class Routes(Closing):
         for channel in list(self._channels.values()):
             channel.close()
 
+    def is_asking(self) -> bool:
+        """Return whether this thread is in a request already: it is a signal handler's."""
+        return bool(self._channels) and any(channel.is_mine for channel in list(self._channels.values()))
+
     def channel(self, address: Address) -> Channel:
         known = self._channels.get(address)
         if known is None:

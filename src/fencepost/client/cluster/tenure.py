@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection, ignore_answer
+from fencepost.client.cluster.interrupts import Outcome
 from fencepost.client.cluster.metadata import Metadata, question
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest, granted_by, own_fields
@@ -46,7 +46,7 @@ _MOST_AHEAD: Final = 100
 
 @dataclass(slots=True, eq=False)
 class PendingClaim:
-    """A claim or a release, with the future of its outcome."""
+    """A claim or a release, with its outcome."""
 
     group: str
     fields: Mapping[str, Any]
@@ -57,7 +57,7 @@ class PendingClaim:
     gives_back: Sequence[str] = ()
     fresh: Sequence[str] = ()
     """The granted resources that were not owned before."""
-    outcome: Future[list[OwnedResource]] = field(default_factory=Future)
+    outcome: Outcome[list[OwnedResource]] = field(default_factory=Outcome)
     given_up: bool = False
     """The caller no longer waits: what is granted all the same is released at once."""
     until: float = 0.0

@@ -6,11 +6,11 @@ A producer's send thread sends its claims, a reader's caller those of the reader
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
+from fencepost.client.cluster.interrupts import Outcome
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.tenure import PendingClaim
@@ -86,10 +86,10 @@ class ServerReaderBackend:
         self._fetcher = fetcher
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
-        return self._outcome(self._fetcher.tenure.claim(request))
+        return self._outcome(self._fetcher.with_turn(lambda: self._fetcher.tenure.claim(request)))
 
     def release(self, group: str, names: Sequence[str]) -> None:
-        self._outcome(self._fetcher.tenure.release(group, names))
+        self._outcome(self._fetcher.with_turn(lambda: self._fetcher.tenure.release(group, names)))
 
     def interrupt(self) -> None:
         self._fetcher.call_soon(self._fetcher.tenure.give_up_waiting)
@@ -124,7 +124,7 @@ class SharedChannel(Channel):
     def request(
         self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
     ) -> Reply:
-        outcome: Future[Reply] = Future()
+        outcome: Outcome[Reply] = Outcome()
 
         def ask() -> None:
             connection = self._sender.owner_connection()

@@ -34,10 +34,11 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
+from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.produce.collation import Collation, ProduceRequests
 from fencepost.client.produce.options import ACKS
-from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, interrupted, is_mine
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
 from fencepost.client.produce.request import NEWEST_PRODUCE_BY_NAME, CollatedRequest
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState

@@ -55,7 +55,7 @@ class ProducerBatch(Settlement):
         "whole",
     )
 
-    def __init__(self, lock: threading.Lock, queue: PartitionQueue, opened: float, deadline: float) -> None:
+    def __init__(self, lock: threading.RLock, queue: PartitionQueue, opened: float, deadline: float) -> None:
         super().__init__(lock)
         self.queue = queue  # changes once, when an undesignated batch gets its partition
         self.builder: BatchBuilder | None = None
@@ -358,7 +358,7 @@ class EarlyFailure(Settlement):
 
     partition = UNDESIGNATED
 
-    def __init__(self, lock: threading.Lock, topic_name: str, count: int = 1) -> None:
+    def __init__(self, lock: threading.RLock, topic_name: str, count: int = 1) -> None:
         super().__init__(lock)
         self.topic_name = topic_name
         self.count = count
@@ -381,8 +381,8 @@ class Filling:
         """Something is settled, or moved."""
         self.before_waiting: Callable[[], object] = bool
         """Called before a caller waits, in case that it is a signal handler (`direct.py`)."""
-        self.settling = threading.Lock()
-        """Guards tickets; held only for moments."""
+        self.settling = threading.RLock()
+        """Guards tickets and the list of failures; held only for moments. Reentrant like the other one."""
         self.unsettled: dict[Settlement, None] = {}
         self.active: dict[PartitionQueue, None] = {}
         """Queues that hold something, or did when the send thread last looked."""
@@ -503,18 +503,6 @@ class Filling:
         queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
         queue.add(batch)
         self.full[queue] = None
-
-
-def is_mine(lock: threading.RLock) -> bool:
-    """Return whether this thread holds the lock: then a signal handler, or a finalizer, has interrupted its holder."""
-    return bool(lock._is_owned())  # type: ignore[attr-defined]
-
-
-def interrupted() -> FencepostError:
-    return FencepostError(
-        "a signal handler or a finalizer has interrupted a call of the same producer, which must end first: let the "
-        "handler raise (sys.exit), or set an event, and call the producer where the program goes on"
-    )
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fencepost.client.cluster.checks import check_topic, header_pairs, milliseconds, whole_number
+from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     RECORD_OVERHEAD,
@@ -32,8 +33,6 @@ from fencepost.client.produce.partition_queue import (
     ProducerBatch,
     TopicQueues,
     WaitingRows,
-    interrupted,
-    is_mine,
     size_of,
 )
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
@@ -105,6 +104,10 @@ class Queues:
         self.waiting_room = WaitingRoom(filling, trouble)
         """Used by the send thread; callers add to it under the lock."""
         self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
+        self.settling = filling.settling
+        self.is_asking: Callable[[], bool] = bool
+        """Returns whether this thread is in a blocking request to a coordinator, whose connection the send thread's
+        errands need, too."""
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
         self._gate = Gate()
@@ -112,6 +115,8 @@ class Queues:
         self._has_fast_way = not options.serializes and options.partitioner is None
         self._gate.is_open = self._has_fast_way
         self._callers_blocked = 0
+        self._unannounced: dict[Settlement, None] = {}
+        """Batches that were just opened, and of which the send thread is about to be told."""
         self._unsettled, self._active = filling.unsettled, filling.active
         self._bulks = 0
         self._owned: Mapping[str, frozenset[int]] = {}
@@ -171,16 +176,25 @@ class Queues:
                     return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
                 before = queue.open
                 ticket = self._filling.append(queue, key, value, headers, timestamp, size)
-            if ticket.settlement is not before:  # it opened a batch
+                if (opened := ticket.settlement) is not before:
+                    self._unannounced[opened] = None
+            if opened is not before:
                 if before is not None:
                     self._wake()
                     give_way()
-                elif not queue.sealed and not self.send_now(queue) and self._filling.needs_wake_up(ticket.settlement):
+                elif not queue.sealed and not self.send_now(queue) and self._filling.needs_wake_up(opened):
                     self._wake()
+                self._unannounced.pop(opened, None)
         except BaseException:  # perhaps a signal handler's, after the record was accepted
+            self._unannounced.clear()
             self._wake()
             raise
         return ticket
+
+    def announce(self) -> None:
+        """Before a caller waits: tell the send thread what the frame that it has interrupted has not told yet."""
+        if self._unannounced:
+            self._wake()
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
@@ -330,7 +344,7 @@ class Queues:
     @contextmanager
     def settled_here(self) -> Iterator[None]:
         """Make this the thread that settles batches. It must never wait for one."""
-        settle_here(self._filling.settling)
+        settle_here(self.settling)
         try:
             yield
         finally:
@@ -344,13 +358,13 @@ class Queues:
         self._filling.before_waiting = before_waiting
 
     def check_interrupted(self) -> None:
-        """Raise in a signal handler or finalizer that has interrupted a holder of the lock. It would wait for ever."""
-        if is_mine(self._lock):
+        """Raise in a signal handler or finalizer that has interrupted a holder of a lock. It would wait for ever."""
+        if is_mine(self._lock) or is_mine(self.settling) or self.is_asking():
             raise interrupted()
 
     def check_thread(self, what: str) -> None:
         """Raise on the send thread, which must not wait for what it does itself."""
-        check_thread(self._filling.settling, what)
+        check_thread(self.settling, what)
 
     def refuse_from_now(self, error: FencepostError) -> None:
         """Have `send` raise this from now on, in blocked callers too."""
@@ -387,14 +401,13 @@ class Queues:
     def leave_to_parent(self) -> None:
         """In a forked child: fail what is unsettled, because only the parent learns its outcome. No lock is taken: its
         holder may not exist here."""
-        if self._filling.settling.locked():
-            self._filling.settling.release()
+        self.settling._at_fork_reinit()  # type: ignore[attr-defined]
         for batch in self._unsettled:
             if isinstance(batch, ProducerBatch):
                 for each in (batch, *(batch.parts or ())):
                     each.leave_to_parent()
         for topic in self._topics.values():
-            left = EarlyFailure(self._filling.settling, topic.name, len(topic.waiting))
+            left = EarlyFailure(self.settling, topic.name, len(topic.waiting))
             left.leave_to_parent()
             for index, waiting in enumerate(topic.waiting):
                 waiting.ticket.settlement, waiting.ticket.index = left, index
@@ -564,7 +577,7 @@ class Queues:
         """Split a batch into one batch per share. It is settled when all of them are."""
         parts = []
         for share in shares:
-            part = ProducerBatch(self._filling.settling, batch.queue, batch.opened, batch.deadline)
+            part = ProducerBatch(self.settling, batch.queue, batch.opened, batch.deadline)
             part.builder = BatchBuilder()
             for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)

@@ -48,16 +48,17 @@ class SendThread:
         self._thread = threading.Thread(target=self._run, name="fencepost-send", daemon=True)
 
     def begin(self, producer: object) -> None:
-        if is_over() or sys.is_finalizing():  # a thread that is started now may never run
-            raise _too_late()
-        _watch()
+        _running[self] = None  # before the next look: either this thread sees the end, or the end sees the producer
         try:
+            if is_over() or sys.is_finalizing():  # a thread that is started now may never run
+                raise _too_late()
+            _watch()
             self._thread.start()
-        except RuntimeError as error:
-            if "shutdown" not in str(error):
-                raise
-            raise _too_late() from error  # Python 3.12 and newer start no thread once exit hooks run
-        _running[self] = None
+        except BaseException as error:
+            _running.pop(self, None)
+            if isinstance(error, RuntimeError) and "shutdown" in str(error):
+                raise _too_late() from error  # Python 3.12 and newer start no thread once exit hooks run
+            raise
         self._finalizer = weakref.finalize(producer, self._orphaned)
         self._finalizer.atexit = False  # `_finish_all` handles all producers together
 
@@ -112,7 +113,8 @@ class SendThread:
             if sender.open_transaction is not None:
                 print_error("fencepost: a transaction was open when the program ended: its records are aborted.")
             self._sender.stop()
-            self._thread.join(1.0)  # it is a daemon, and may hang in a callback of the user's
+            if self._thread.is_alive():  # else it is being started, by a daemon thread
+                self._thread.join(1.0)  # it is a daemon, and may hang in a callback of the user's
             self._warn()
 
     def report(self, when: str) -> None:

@@ -191,6 +191,7 @@ class Sender:
         self.queues.check_thread("result()")
         self.queues.check_interrupted()
         self.direct.give_back()
+        self.queues.announce()
 
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
         self._settling.kept_out(address, error)
@@ -312,13 +313,7 @@ class Sender:
         """Have the send thread claim over the connection that carries the data, on fencepost's server. The caller waits
         for the outcome only: a thread that is woken in between competes for the GIL with the one that sends."""
         pending = PendingClaim.of(request)
-        posted = self._errands.post(lambda: self._tenure.ask(pending))
-
-        def look(_: object) -> None:
-            if (error := posted.exception()) is not None:
-                pending.fail(error)
-
-        posted.add_done_callback(look)
+        self._errands.post(lambda: self._tenure.ask(pending), pending.fail)
         return pending
 
     def doubt(self, address: Address, error: FencepostError) -> None:

@@ -34,7 +34,7 @@ class Settling:
         self._options = state.options
         self._queues = state.queues
         self._metadata = state.metadata
-        self.failures = Failures()
+        self.failures = Failures(state.queues.settling)
         self.first_failure: FencepostError | None = None
         """Of a named producer outside of transactions: nothing behind it may succeed."""
         self.is_to_sweep = False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Final
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.interrupts import Flag
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.options import ProducerOptions
@@ -55,7 +55,7 @@ class SendState:
 
         self.lines = RareLines()
         self.identity = ProducerIdentity(named=steps is not None)
-        self.identity_settled = threading.Event()
+        self.identity_settled = Flag()
         """Set unless a named producer's pid is being requested: it is known, or the request was refused for good."""
         self.name_asked_ms = 0
         """When the name was last asked for. By the clock of the day, which also goes while the machine sleeps."""

@@ -45,12 +45,12 @@ class Delivered(NamedTuple):
 _here: Final = threading.local()
 
 
-def settle_here(lock: threading.Lock | None) -> None:
+def settle_here(lock: threading.RLock | None) -> None:
     """Make this the thread that settles the batches with this lock; None: it settles none any more."""
     _here.settles = lock
 
 
-def check_thread(lock: threading.Lock, what: str) -> None:
+def check_thread(lock: threading.RLock, what: str) -> None:
     """Raise if this thread would wait for itself: it settles the batches that have this lock."""
     if getattr(_here, "settles", None) is lock:
         raise FencepostError(
@@ -75,7 +75,7 @@ class Settlement:
         "settled",
     )
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock  # guards the next four fields; all batches of a producer share it
         self._waiting: list[threading.Lock] | None = None
         """One lock per waiting thread, released when it is settled. An Event takes longer, and a signal handler that
@@ -244,7 +244,7 @@ class Unplaced(Settlement):
 
     def __init__(
         self,
-        lock: threading.Lock,
+        lock: threading.RLock,
         trouble: Callable[[], str] = str,
         before_waiting: Callable[[], object] = bool,
     ) -> None:
@@ -391,8 +391,9 @@ class Unseen(NamedTuple):
 class Failures:
     """Failed batches whose tickets nobody has asked, kept until `flush` reports them."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, lock: threading.RLock) -> None:
+        """`lock`: of the tickets."""
+        self._lock = lock
         self._kept: deque[Settlement] = deque()
         self._older: Counter[str] = Counter()
         """Records per topic."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.interrupts import Outcome, interrupted, is_mine
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
@@ -31,6 +31,7 @@ from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import (
     LEADER_IN_DOUBT,
+    Closed,
     CorruptBatch,
     ErrorCode,
     Fenced,
@@ -42,6 +43,8 @@ from fencepost.errors import (
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
 from fencepost.wire.apis import FETCH_BY_NAME, Key
+
+T = TypeVar("T")
 
 _SECONDS_TO_READ: Final = 0.1
 """Longest time in seconds that closing waits for another thread that reads answers."""
@@ -124,9 +127,9 @@ class Fetcher:
         )
         self.brokers.on_lost = self.tenure.lost
         # Held while the state is used. The caller drives it alone, until it may lose what it owns: `read_answers`.
-        # Reentrant: a signal handler may ask while its thread is in here.
+        # Reentrant only to know who holds it: a signal handler must not take a turn within another one.
         self._turn = threading.RLock()
-        self._is_closed = False
+        self._is_closed = self._is_shut = False
         self._calls: deque[Callable[[], None]] = deque()
         self._partitions: dict[TopicPartition, PartitionRead] = {}
         self._ready: deque[Chunk] = deque()
@@ -149,6 +152,8 @@ class Fetcher:
 
     def take(self) -> Chunk | None:
         """Return the next chunk, or None if none is ready."""
+        if is_mine(self._turn):
+            raise interrupted("reader")
         with self._turn:
             if not self._ready:
                 if self._error is not None:
@@ -166,13 +171,24 @@ class Fetcher:
 
     def run_once(self, timeout: float | None = None, *, fetches: bool = True) -> None:
         """Take one turn: wait until something happens, for at most `timeout` seconds."""
+        self.with_turn(lambda: self._take_turn(timeout, fetches=fetches))
+
+    def with_turn(self, work: Callable[[], T]) -> T:
+        """Do something with the connections. Raise in a signal handler that has interrupted such work."""
+        if is_mine(self._turn):
+            raise interrupted("reader")
         with self._turn:
-            self._take_turn(timeout, fetches=fetches)
+            try:
+                if self._is_closed:
+                    raise Closed("the reader is closed")
+                return work()
+            finally:
+                self._shut_if_closed()  # by a signal handler meanwhile
 
     def read_answers(self) -> None:
         """From any thread: read the answers that have arrived, unless the caller's thread is about to do so. The caller
         may have worked since, and a lease must not end because an answer lies unread."""
-        if self._turn.acquire(blocking=False):
+        if not is_mine(self._turn) and self._turn.acquire(blocking=False):
             try:
                 if not self._is_closed:
                     self._network.poll(0.0)
@@ -198,7 +214,7 @@ class Fetcher:
             self._turned = now
         self.brokers.check_deadlines(now)
 
-    def run_until(self, outcome: Future[Any], longer: float = 0.0) -> None:
+    def run_until(self, outcome: Outcome[Any], longer: float = 0.0) -> None:
         """Take turns without fetching until `outcome` is known. Raise TimedOut after the request timeout."""
         deadline = self._clock.monotonic() + self._settings.request_timeout + longer
         while not outcome.done():
@@ -210,13 +226,12 @@ class Fetcher:
 
     def ask(self, key: int, fields: Mapping[str, Any], at_most: int) -> Any:
         """Send one request over the owner's connection and return its answer."""
-        outcome: Future[Any] = Future()
+        outcome: Outcome[Any] = Outcome()
 
         def lost(error: FencepostError, left: bool) -> None:
             outcome.set_exception(error)
 
-        with self._turn:
-            self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most)
+        self.with_turn(lambda: self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most))
         self.run_until(outcome)
         if self.tenure.fenced is not None:
             raise self.tenure.fenced.fresh()
@@ -228,15 +243,24 @@ class Fetcher:
         self._network.wake()
 
     def close(self) -> None:
+        """Close the connections. In a signal handler that has interrupted a turn, have that turn do so at its end."""
         self._is_closed = True
-        is_mine = self._turn.acquire(timeout=_SECONDS_TO_READ)  # `read_answers` may be at work, for a moment
+        if is_mine(self._turn):
+            self._network.wake()
+            return
+        took = self._turn.acquire(timeout=_SECONDS_TO_READ)  # `read_answers` may be at work, for a moment
         try:
+            self._shut_if_closed()
+        finally:
+            if took:
+                self._turn.release()
+
+    def _shut_if_closed(self) -> None:
+        if self._is_closed and not self._is_shut:
+            self._is_shut = True
             self.tenure.close()
             self.brokers.close()
             self._network.close()
-        finally:
-            if is_mine:
-                self._turn.release()
 
     def forget_sockets(self) -> None:
         """Close the copies of the parent's sockets in a forked child."""

@@ -562,7 +562,7 @@ def test_a_table_for_a_new_topic_can_be_awaited() -> None:
 
 
 def test_who_delivers_quietly_tells_the_thread_that_waits_for_the_sockets() -> None:
-    settlement, told = Settlement(threading.Lock()), list[str]()
+    settlement, told = Settlement(threading.RLock()), list[str]()
     settlement.poke = lambda: told.append("poked")
     assert settlement.deliver_quietly(5, NO_TIMESTAMP)
     assert told == ["poked"]
