@@ -17,8 +17,8 @@ Owners are any hashable values; on the server they are connections. There is no 
 owners that a grant names, and calls `runnable` after everything that may have freed a resource.
 
 The line may have thousands of claims, so nothing looks through it. A waiting claim is *parked* at one resource that
-somebody else owns. When the resource becomes free, the claim that arrived first there is looked at. The next one follows
-only if the first did not take the resource, but was parked at another one.
+somebody else owns. When the resource becomes free, the claim that arrived first there is looked at. The next one
+follows only if the first did not take the resource, but was parked at another one.
 """
 
 from __future__ import annotations

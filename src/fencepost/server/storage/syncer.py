@@ -5,8 +5,8 @@ threads sync all logs that are dirty at that moment. When it ends, their records
 answered. Requests that arrive during a round join the next one: the busier the server, the more requests share a sync.
 
 Requests with several partitions have their own line, and each round takes only a few logs from it. In one round with
-all of them, a request with thousands of partitions, or hundreds of requests with a dozen, would make everybody else wait
-for thousands of syncs. While the line is short, they are in the next round like all others.
+all of them, a request with thousands of partitions, or hundreds of requests with a dozen, would make everybody else
+wait for thousands of syncs. While the line is short, they are in the next round like all others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PARALLEL_SYNCS: Final = 4
 """Threads per round: concurrent syncs of different files share the file system's journal commit."""
 
 FEW: Final = 1
-"""Maximum number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
+"""Number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
 _WIDE_PER_ROUND: Final = 32
 """Logs of wide requests per round."""
 
