@@ -109,7 +109,7 @@ def in_partitions(owner: Any, method: str, is_bad: Callable[..., bool], chore: C
 
 def opening(bed: Bed) -> None:
     plant = Plant(bed.patch, Partition, "open", named_bad)
-    bed.patch.setattr(housekeeping, "_is_overdue", lambda *_: True)
+    bed.patch.setattr(housekeeping, "_overdue", lambda *_: [0])
     for topic in ("bad", "good"):
         create_closed(bed.client, topic)
     await_that(lambda: plant.failed > 0 and plant.spared > 0)
@@ -124,7 +124,7 @@ def create_closed(client: RawClient, topic: str) -> None:
 
 
 def looking_around(bed: Bed) -> None:
-    plant = Plant(bed.patch, housekeeping, "_is_overdue", lambda *_: True)
+    plant = Plant(bed.patch, housekeeping, "_overdue", lambda *_: True)
     create_closed(bed.client, "closed")
     bed.client.create_topic("good")
     bed.client.produce("good", batch([b"x"]))

@@ -93,3 +93,18 @@ def test_members_that_name_many_partitions_do_not_stop_the_loop(siege: Siege) ->
                     topic_partitions=held,
                 )  # fmt: skip
                 assert answer.error_code == ErrorCode.NONE
+
+
+def test_claimants_that_wait_and_leave_at_once_hold_up_nobody(siege: Siege) -> None:
+    count = siege.size(150, 3_000)
+    with siege.connect() as owner, ExitStack() as stack:
+        claim(owner, ["wanted"])
+        waiting = [stack.enter_context(siege.connect()) for _ in range(count)]
+        for client in waiting:
+            client.send(OWN, 1, **fields(["wanted"], wait_ms=LONG))
+        siege.linger(10)
+        with siege.attack(f"Own: {count:,} waiting clients that leave at once"):
+            for client in waiting:
+                client.close()
+            siege.linger(20)
+            claim(owner, ["wanted"])

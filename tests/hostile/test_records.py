@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -75,6 +76,55 @@ def test_more_than_a_batch_may_inflate_to_is_refused(siege: Siege) -> None:
     with siege.attack("batches that inflate to more than 128 MiB"), siege.connect() as client:
         for _ in range(siege.size(3, 30)):
             assert client.produce("bombs", bomb).error is ErrorCode.INVALID_RECORD
+
+
+RECORD = bytes(batch([b"x"])[61:])
+SNAPPY = b"\x82SNAPPY\x00" + pack(">ii", 1, 1)
+ZSTD_FRAME = b"\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00"
+LZ4_LAST = bytes(compress(CODECS["lz4"], RECORD))[7:]
+BLOCKS: dict[str, tuple[str, bytes, bytes, bytes, int]] = {
+    "snappy blocks": (
+        "snappy", SNAPPY, pack(">i", 1) + b"\x00", bytes(compress(CODECS["snappy"], RECORD))[16:], 1_000_000
+    ),
+    "zstd frames": ("zstd", b"", ZSTD_FRAME, bytes(compress(ZSTD, RECORD)), 250_000),
+    "zstd blocks": ("zstd", ZSTD_FRAME[:6], bytes(3), b"\x01\x00\x00" + bytes(compress(ZSTD, RECORD)), 250_000),
+    "zstd skippable frames": ("zstd", b"", b"\x50\x2a\x4d\x18" + bytes(4), bytes(compress(ZSTD, RECORD)), 250_000),
+    "gzip members": (
+        "gzip", b"", bytes(compress(CODECS["gzip"], b"")), bytes(compress(CODECS["gzip"], RECORD)), 500_000
+    ),
+    "lz4 blocks": (
+        "lz4", b"\x04\x22\x4d\x18\x60\x40\x82", b"\x00\x00\x00\x80", LZ4_LAST, 1_000_000
+    ),
+    "lz4 blocks of others": (
+        "lz4", b"\x04\x22\x4d\x18\x60\x50\x73", b"\x00\x00\x00\x80", LZ4_LAST, 1_000_000
+    ),
+}  # fmt: skip
+"""Parts of a batch that become nothing: the codec, what comes first, the part, what comes last (a record), and how many
+bytes to send. The batches are valid but for their many parts."""
+
+
+@pytest.mark.parametrize("what", list(BLOCKS))
+def test_blocks_that_become_nothing_are_refused_beside_everybody_else(siege: Siege, what: str) -> None:
+    siege.create_topic("blocks", 8)
+    name, first, part, last, size = BLOCKS[what]
+    bomb = batch([b"x"], records=first + part * (size // len(part)) + last, attributes=CODECS[name])
+    with siege.attack(f"Produce: eight batches of empty {what}"), siege.connect() as client:
+        for _ in range(siege.size(1, 5)):
+            client.send_produce_many({"blocks": dict.fromkeys(range(8), bomb)})
+            [topic] = client.receive()[1].topics
+    assert {row.error_code for row in topic.partitions} == {ErrorCode.INVALID_RECORD}
+
+
+def test_small_compressed_batches_without_end_do_not_stop_the_loop(siege: Siege) -> None:
+    """Each costs little to look into, and becomes next to nothing."""
+    count = siege.size(1_000, 10_000)
+    siege.create_topic("small-packed", count)
+    small = batch([b"x"], records=bytes(compress(CODECS["gzip"], bytes(batch([b"x"])[61:]))), attributes=CODECS["gzip"])
+    with siege.attack(f"Produce: {count:,} small compressed batches"), siege.connect() as client:
+        for _ in range(siege.size(1, 3)):
+            client.send_produce_many({"small-packed": dict.fromkeys(range(count), small)})
+            [topic] = client.receive()[1].topics
+            assert {row.error_code for row in topic.partitions} == {ErrorCode.NONE}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ long form (`make hostile`) attacks with all it has, demands what users are promi
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ class Row(NamedTuple):
     longest: float
     answers: int
     seconds: float
+    cpu: float
+    """Seconds of processor time that the server took: unlike the wait, they hardly depend on what else runs here."""
     peak: int
 
 
@@ -98,12 +101,13 @@ class Siege:
         """What is done inside is the attack. It must not have hurt the bystander, nor have swollen the server."""
         self._bystander.ask()
         self._seen = Seen(0, 0.0, 0)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), processor_time(self.server.pid)
         yield
         self._ask()
         seen = self._seen
         seconds = time.monotonic() - began
-        row = Row(name, seen.longest, seen.answers, seconds, peak_memory(self.server.pid))
+        cpu = processor_time(self.server.pid) - cpu
+        row = Row(name, seen.longest, seen.answers, seconds, cpu, peak_memory(self.server.pid))
         self.rows.append(row)
         print(f"{name}: {row}")
         assert seen.lost == 0, "the bystander was disconnected or refused"
@@ -112,6 +116,12 @@ class Siege:
         assert seen.answers >= int(seconds), f"the bystander got {seen.answers} answers in {seconds:.1f} s"
         if self.long:
             assert row.longest < LONGEST_WAIT, f"the bystander waited {row.longest:.3f} s"
+
+
+def processor_time(pid: int) -> float:
+    """Seconds of processor time that the process has used."""
+    behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(behind_name[11]) + int(behind_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_memory(pid: int) -> int:
@@ -141,9 +151,11 @@ class Table:
         if not self._rows:
             return
         terminalreporter.section("attacks")
-        terminalreporter.write_line(f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'peak':>10}")
+        terminalreporter.write_line(
+            f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'CPU':>8} {'peak':>10}"
+        )
         for row in self._rows:
             terminalreporter.write_line(
                 f"{row.attack:<60} {row.longest * 1000:>9.0f} ms {row.answers:>8} {row.seconds:>6.1f} s "
-                f"{row.peak / MIB:>6.0f} MiB"
+                f"{row.cpu:>6.1f} s {row.peak / MIB:>6.0f} MiB"
             )

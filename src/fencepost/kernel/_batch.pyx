@@ -26,7 +26,7 @@ import os
 from os import urandom as os_urandom
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel.codecs import compress, decompress
+from fencepost.kernel.codecs import compress, decompress, most_blocks
 from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.header import check_batch
 from fencepost.kernel.payload import open_batch, open_packed, unpacked
@@ -794,9 +794,9 @@ cdef const uint8_t* next_lz4_block(const uint8_t* at, const uint8_t* end, Packed
     return at + block.size
 
 
-cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size, Py_ssize_t most_blocks) noexcept nogil:
     """Return the largest size of these frames when unpacked; −1 if they do not have the frame header that we, Java and
-    librdkafka write, or are incomplete.
+    librdkafka write, are incomplete, or have too many blocks.
     """
     cdef const uint8_t* end = at + size
     cdef PackedBlock block
@@ -807,7 +807,8 @@ cdef Py_ssize_t bound_of_lz4(const uint8_t* at, Py_ssize_t size) noexcept nogil:
         at += LZ4_HEADER_SIZE
         while True:
             at = next_lz4_block(at, end, &block)
-            if at == NULL:
+            most_blocks -= 1
+            if at == NULL or most_blocks < 0:
                 return -1
             if block.data == NULL:
                 break
@@ -850,7 +851,7 @@ def unpack(int codec, data, Py_ssize_t max_bytes):
     cdef Py_ssize_t bound
     if codec == LZ4:
         lent = Lent(data)
-        bound = bound_of_lz4(<const uint8_t*> lent.view.buf, lent.view.len)
+        bound = bound_of_lz4(<const uint8_t*> lent.view.buf, lent.view.len, most_blocks(max_bytes))
         if bound >= 0:
             block = room_of(min(bound, max_bytes))
             with nogil:

@@ -169,7 +169,7 @@ def scan_batch(buffer, Py_ssize_t at=0, *, header=None, bint check=True, Py_ssiz
         lent = Lent(payload)
         records = <const uint8_t*> lent.view.buf
         size = lent.view.len
-        if header.attributes & CODEC_MASK == LZ4 and size and bound_of_lz4(records, size) >= 0:
+        if header.attributes & CODEC_MASK == LZ4 and size and bound_of_lz4(records, size, most_blocks(max_bytes)) >= 0:
             with nogil:
                 outcome = tally_lz4(records, size, max_bytes, &fields, &tally, &inflated)
             if outcome == FULL:

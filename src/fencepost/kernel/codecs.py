@@ -7,7 +7,8 @@
 
 Decompression is bounded before it starts. The headers of each format limit the decompressed size of its blocks; the
 output buffer has the smaller of that and the caller's limit, and the decoder stops at its end. Data that does not fit
-is a zip bomb or damaged, and raises `CorruptBatch`.
+is a zip bomb or damaged, and raises `CorruptBatch`. So does data in very many blocks, frames or members: each costs
+time, even if it becomes nothing, so the caller's limit bounds their number too (`most_blocks`).
 
 The libraries release the GIL while they work.
 """
@@ -71,6 +72,19 @@ def _refuse_bomb(name: str, max_bytes: int) -> NoReturn:
     raise CorruptBatch(f"{name}: the records are larger than the {max_bytes} bytes allowed")
 
 
+_FEW_BLOCKS: Final = 64
+_LEAST_PER_BLOCK: Final = 8 << 10
+
+
+def most_blocks(max_bytes: int) -> int:
+    """Return how many blocks data of up to `max_bytes` may have. Writers make blocks of 32 to 128 KiB."""
+    return _FEW_BLOCKS + max_bytes // _LEAST_PER_BLOCK
+
+
+def _refuse_blocks(name: str, max_bytes: int) -> NoReturn:
+    raise CorruptBatch(f"{name}: more than the {most_blocks(max_bytes)} blocks allowed in {max_bytes} bytes")
+
+
 # --- gzip ---
 
 
@@ -83,8 +97,11 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = max_bytes
     stream = zlib.decompressobj(_GZIP_WINDOW)
-    at, step, ended = 0, len(data), True
+    at, step, ended, members = 0, len(data), True, 0
+    most = most_blocks(max_bytes)
     while at < len(data):
+        if members > most:
+            _refuse_blocks("gzip", max_bytes)
         piece = data[at : at + step]
         try:
             # One byte more than the room tells "exactly full" from "too much"; 0 would mean "no limit" to zlib.
@@ -98,6 +115,7 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
         at += len(piece) - len(stream.unused_data)
         ended = stream.eof
         if ended:
+            members += 1
             # Usually that was all. If not, zlib has copied the rest, and would copy it again for each member: so
             # continue in small steps.
             stream, step = zlib.decompressobj(_GZIP_WINDOW), _GZIP_STEP
@@ -129,8 +147,11 @@ def _unsnap(data: memoryview, max_bytes: int) -> Buffer:
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return _unsnap_blocks([data], max_bytes)
     blocks: list[memoryview] = []
+    most = most_blocks(max_bytes)
     at = len(_XERIAL_HEADER)
     while at < len(data):
+        if len(blocks) >= most:
+            _refuse_blocks("snappy", max_bytes)
         if len(data) - at < _BIG_ENDIAN_INT.size:
             raise CorruptBatch("snappy: the length of a block is truncated")
         (size,) = _BIG_ENDIAN_INT.unpack_from(data, at)
@@ -216,7 +237,7 @@ class _Lz4Block(NamedTuple):
 
 
 def _unlz4(data: memoryview, max_bytes: int) -> bytearray:
-    blocks, plain = _lz4_blocks(data)
+    blocks, plain = _lz4_blocks(data, max_bytes)
     bound = sum(block.bound for block in blocks)
     if not plain:
         return _inflate("lz4", cramjam.lz4.decompress_into, data, bound, max_bytes)
@@ -243,11 +264,12 @@ def _unlz4_block(block: _Lz4Block, room: memoryview, max_bytes: int) -> int:
         raise CorruptBatch(f"lz4: the records are damaged, or larger than the {max_bytes} bytes allowed") from None
 
 
-def _lz4_blocks(data: memoryview) -> tuple[list[_Lz4Block], bool]:
+def _lz4_blocks(data: memoryview, max_bytes: int) -> tuple[list[_Lz4Block], bool]:
     """Return the blocks of all frames in `data`, and whether every frame has the header that we write."""
     blocks: list[_Lz4Block] = []
+    most = most_blocks(max_bytes)
     plain = True
-    at = 0
+    at = seen = 0
     while at < len(data):
         header = bytes(data[at : at + len(_LZ4_HEADER)])
         if len(header) < len(_LZ4_HEADER) or not header.startswith(_LZ4_MAGIC):
@@ -262,6 +284,9 @@ def _lz4_blocks(data: memoryview) -> tuple[list[_Lz4Block], bool]:
                 raise CorruptBatch("lz4: a block is truncated")
             (size,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
             at += 4
+            seen += 1  # the end mark too: frames without blocks also take time
+            if seen > most:
+                _refuse_blocks("lz4", max_bytes)
             if not size:
                 break
             stored, size = bool(size & _LZ4_STORED), size & ~_LZ4_STORED
@@ -296,13 +321,17 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _unzstd(data: memoryview, max_bytes: int) -> bytearray:
-    return _inflate("zstd", cramjam.zstd.decompress_into, data, _zstd_bound(data), max_bytes)
+    return _inflate("zstd", cramjam.zstd.decompress_into, data, _zstd_bound(data, max_bytes), max_bytes)
 
 
-def _zstd_bound(data: memoryview) -> int:
+def _zstd_bound(data: memoryview, max_bytes: int) -> int:
     """Return the largest decompressed size of the frames in `data`, by their block headers."""
-    bound = at = 0
+    bound = at = seen = 0
+    most = most_blocks(max_bytes)
     while at < len(data):
+        seen += 1
+        if seen > most:
+            _refuse_blocks("zstd", max_bytes)
         if len(data) - at < 8:
             raise CorruptBatch("zstd: a frame is truncated")
         (magic,) = _LITTLE_ENDIAN_INT.unpack_from(data, at)
@@ -316,6 +345,9 @@ def _zstd_bound(data: memoryview) -> int:
         at += 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3] + (single_segment, 2, 4, 8)[descriptor >> 6]
         last = False
         while not last:
+            seen += 1
+            if seen > most:
+                _refuse_blocks("zstd", max_bytes)
             if len(data) - at < 3:
                 raise CorruptBatch("zstd: a block is truncated")
             block = data[at] | data[at + 1] << 8 | data[at + 2] << 16

@@ -240,12 +240,15 @@ def write_file_atomically(files: Files, directory: str, name: str, data: Buffer)
     files.sync_directory(directory)
 
 
-def make_directories(files: Files, path: str) -> list[str]:
-    """Create `path` and its missing parents; return the directories to sync to make this durable."""
+def make_directories(files: Files, path: str, unsynced: list[str]) -> None:
+    """Create `path` and its missing parents. Add the directories to sync to `unsynced`, before they are created: two
+    threads may do this at the same time, and whoever finds a directory must also find it there."""
     missing = []
     while not files.exists(path):
         missing.append(path)
         path = os.path.dirname(path)
+    if missing:
+        unsynced += [*missing, path]
     for directory in reversed(missing):
-        files.mkdir(directory)
-    return [*missing, path] if missing else []
+        with suppress(FileExistsError):
+            files.mkdir(directory)

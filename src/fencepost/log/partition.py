@@ -85,6 +85,7 @@ class PartitionLog:
         "_compacting",
         "_directory_changes",
         "_directory_changes_synced",
+        "_has_file",
         "_judged",
         "_new_directories",
         "_noted_offset",
@@ -139,6 +140,8 @@ class PartitionLog:
         """The ends of recent reads, so that a consumer that continues needs no index."""
         self._sync_lock = threading.Lock()
         self._new_directories: list[str] = []
+        self._has_file = False
+        """`make_file` has created the first file."""
         """Directories that the first append created, or in which it created one."""
         self._directory_changes = 0
         """Number of new names in the directory. Only the owner writes it, and only `sync` writes `…_synced`."""
@@ -216,6 +219,10 @@ class PartitionLog:
     @property
     def segments(self) -> tuple[Segment, ...]:
         return self._segments
+
+    def first_file(self) -> str | None:
+        """Return the file that the next append begins, if it is the log's first one: pass it to `make_file`."""
+        return None if self._segments or self._has_file else Segment(self.directory, self.end_offset, 0).handle.path
 
     def judge(self, header: BatchHeader, issued_below: Pid = NO_PID) -> dedup.BatchVerdict:
         """Judge whether this batch is new, a duplicate, out of order or fenced. Changes nothing."""
@@ -463,6 +470,16 @@ class PartitionLog:
         finally:
             self.abandon()
 
+    def make_file(self, path: str) -> None:
+        """Create the log's first file with its directories, so that the append which begins it need not wait for the
+        disk. Any thread may call this. What fails here, the append will meet again."""
+        files = self.handles.files
+        with self.swap_lock, suppress(OSError):
+            if not self.abandoned:  # otherwise the topic's folder may have been removed
+                make_directories(files, self.directory, self._new_directories)
+                files.close(files.open(path, create=True))
+                self._has_file = True
+
     def abandon(self) -> None:
         """Close the files and change nothing. Jobs in other threads change nothing from now on, so that the log can be
         reopened; this waits only for a compaction that is being committed."""
@@ -516,7 +533,7 @@ class PartitionLog:
         segment.index = SegmentIndex(segment.base_offset)
         try:
             if not self._segments:
-                self._new_directories += make_directories(handles.files, self.directory)
+                make_directories(handles.files, self.directory, self._new_directories)
             with handles.using(segment.handle, create=True):
                 pass
         except OSError as error:

@@ -44,7 +44,7 @@ from fencepost.server.storage.producer_limit import ProducerLimit
 from fencepost.server.storage.sink_progress import SinkTails
 from fencepost.server.storage.space import Space, largest
 from fencepost.server.storage.store import Store
-from fencepost.server.storage.syncer import Syncer
+from fencepost.server.storage.syncer import PARALLEL_SYNCS, Syncer
 from fencepost.server.storage.topics import Topic, Topics
 from fencepost.server.storage.validation import Validation
 
@@ -121,6 +121,8 @@ class Broker:
             raise
         self.cluster_id = self._load_cluster_id()
         self.threads = ThreadPoolExecutor(8, thread_name_prefix="fencepost-disk")
+        self.sync_threads = ThreadPoolExecutor(PARALLEL_SYNCS, thread_name_prefix="fencepost-sync")
+        """Only for syncs: what others want of the disk may take long, and everybody waits for a sync."""
         self.codecs = Codecs()
         self.pids = PidAllocator(self.store)
         self.handles = Handles(files, most_segment_files(config.open_files))
@@ -135,7 +137,7 @@ class Broker:
             most_partitions=config.max_partitions,
         )
         self.producers = ProducerLimit(self.topics, config.max_producers, self.clock)
-        self.syncer = Syncer(self.threads, self.health, self.counters.sync_rounds)
+        self.syncer = Syncer(self.sync_threads, self.health, self.counters.sync_rounds)
         self.validation = Validation(config.max_inflated_bytes)
         self.groups = GroupCoordinator(self)
         self.owners = owners.Owners(self)
@@ -212,6 +214,7 @@ class Broker:
             if isinstance(outcome, BaseException):
                 logger.error("cannot close a log cleanly; the next start will recover it: %s", outcome)
         await loop.run_in_executor(None, self.threads.shutdown)
+        await loop.run_in_executor(None, self.sync_threads.shutdown)
         await loop.run_in_executor(None, self.codecs.close)
         await loop.run_in_executor(None, self.validation.close)
         await loop.run_in_executor(None, self.logins.close)

@@ -8,6 +8,7 @@ import sys
 import threading
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import cramjam
 import pytest
@@ -15,7 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.errors import CorruptBatch, UnsupportedFormat
-from fencepost.kernel.codecs import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
+from fencepost.kernel import unpack as native_unpack
+from fencepost.kernel.codecs import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress, most_blocks
+from fencepost.kernel.header import Buffer
 
 pytestmark = pytest.mark.unit
 
@@ -171,6 +174,30 @@ def test_damage_is_corrupt_and_nothing_else(codec: int) -> None:
             continue
 
 
+NOTHING = {
+    GZIP: (b"", gzip.compress(b""), b""),
+    SNAPPY: (b"\x82SNAPPY\x00" + bytes(8), b"\x00\x00\x00\x01\x00", b""),
+    LZ4: (b"\x04\x22\x4d\x18\x60\x40\x82", b"\x00\x00\x00\x80", bytes(4)),
+    ZSTD: (b"\x28\xb5\x2f\xfd\x00\x58", bytes(3), b"\x01\x00\x00"),
+}
+"""What comes first, a part that becomes nothing, and what comes last."""
+
+
+@pytest.mark.parametrize("unpack", [decompress, native_unpack], ids=["twin", "native"])
+@pytest.mark.parametrize("codec", REAL_CODECS)
+def test_blocks_that_become_nothing_are_bounded(codec: int, unpack: Callable[[int, bytes, int], Buffer]) -> None:
+    first, part, last = NOTHING[codec]
+    most = most_blocks(LIMIT)
+    assert len(memoryview(unpack(codec, first + part * (most - 2) + last, LIMIT))) == 0
+    with pytest.raises(CorruptBatch, match="blocks allowed"):
+        unpack(codec, first + part * (most + 2) + last, LIMIT)
+
+
+def test_skippable_zstd_frames_are_bounded_too() -> None:
+    with pytest.raises(CorruptBatch, match="blocks allowed"):
+        decompress(ZSTD, (b"\x50\x2a\x4d\x18" + bytes(4)) * (most_blocks(LIMIT) + 1), LIMIT)
+
+
 # --- the formats ---
 
 
@@ -291,7 +318,7 @@ def test_the_work_for_many_gzip_members_grows_with_their_number_only(monkeypatch
     def cost(members: int) -> int:
         nonlocal copied
         copied = 0
-        assert decompress(GZIP, gzip.compress(b"") * members, 0) == b""
+        assert decompress(GZIP, gzip.compress(b"") * members, members << 13) == b""
         return copied
 
     assert cost(20_000) < 3 * cost(10_000)

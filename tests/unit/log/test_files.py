@@ -136,8 +136,11 @@ class TestHelpers:
     def test_missing_directories_are_made_and_named(self, tmp_path: Path) -> None:
         files = FailingFiles(tmp_path)
         path = str(tmp_path / "a" / "b")
-        assert make_directories(files, path) == [path, str(tmp_path / "a"), str(tmp_path)]
-        assert make_directories(files, path) == []
+        unsynced: list[str] = []
+        make_directories(files, path, unsynced)
+        assert unsynced == [path, str(tmp_path / "a"), str(tmp_path)]
+        make_directories(files, path, unsynced)
+        assert len(unsynced) == 3
 
 
 class TestPowerFailure:

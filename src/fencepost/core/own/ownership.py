@@ -15,11 +15,16 @@ waiting claim severs nobody and owns nothing. It is granted, in order of arrival
 
 Owners are any hashable values; on the server they are connections. There is no clock and no I/O: the caller severs the
 owners that a grant names, and calls `runnable` after everything that may have freed a resource.
+
+The line may have thousands of claims, so nothing looks through it. A waiting claim is *parked* at one resource that
+somebody else owns. When the resource becomes free, the claim that arrived first there is looked at. The next one
+follows only if the first did not take the resource, but was parked at another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -28,6 +33,7 @@ from fencepost.types import Generation
 MAX_GENERATION: Final = Generation(2**31 - 1)
 RESET: Final = Generation(0)
 FIRST: Final = Generation(1)
+_GONE_IN_A_HEAP: Final = 16
 NO_TOKEN: Final = 0
 """The newest token of a resource that nobody has ever owned."""
 
@@ -84,10 +90,15 @@ class WaitingClaim(Generic[OwnerT]):
     resources: Sequence[ClaimedResource]
     after: Sequence[ClaimedResource]
     """Those of the resources that name a token."""
+    arrival: int
+    """Its place in the order of all claims that ever waited."""
     blocker: str | None = None
-    """A resource that somebody else owned at the last look: the claim cannot be granted while they do."""
+    """The resource at which it is parked: somebody else owned it at the last look."""
     grants: int = -1
     """The group's number of grants when the tokens were last compared."""
+
+    def __lt__(self, other: WaitingClaim[OwnerT]) -> bool:
+        return self.arrival < other.arrival
 
 
 @dataclass(slots=True)
@@ -99,6 +110,35 @@ class _GroupTable(Generic[OwnerT]):
     """How often a resource changed its token."""
 
 
+class _Parked(Generic[OwnerT]):
+    """Claims that are parked at a resource."""
+
+    def __init__(self) -> None:
+        self._claims: set[WaitingClaim[OwnerT]] = set()
+        self._heap: list[WaitingClaim[OwnerT]] = []
+        """By arrival. It may also have claims that are here no longer."""
+
+    def __bool__(self) -> bool:
+        return bool(self._claims)
+
+    def add(self, waiting: WaitingClaim[OwnerT]) -> None:
+        self._claims.add(waiting)
+        heapq.heappush(self._heap, waiting)
+
+    def remove(self, waiting: WaitingClaim[OwnerT]) -> None:
+        self._claims.discard(waiting)
+        if len(self._heap) > 2 * len(self._claims) + _GONE_IN_A_HEAP:
+            self._heap = sorted(self._claims)
+
+    def pop(self) -> WaitingClaim[OwnerT]:
+        """Remove and return the claim that arrived first."""
+        while True:
+            waiting = heapq.heappop(self._heap)
+            if waiting in self._claims:
+                self._claims.remove(waiting)
+                return waiting
+
+
 class OwnershipTable(Generic[OwnerT]):
     """The owners and waiting claims of all groups. Not thread-safe."""
 
@@ -106,6 +146,15 @@ class OwnershipTable(Generic[OwnerT]):
         self._groups: dict[str, _GroupTable[OwnerT]] = {}
         self._owned: dict[OwnerT, dict[tuple[str, str], None]] = {}
         self._line: dict[WaitingClaim[OwnerT], None] = {}
+        self._arrivals = 0
+        self._of_claimant: dict[OwnerT, dict[WaitingClaim[OwnerT], None]] = {}
+        """The waiting claims of each claimant."""
+        self._parked: dict[tuple[str, str], _Parked[OwnerT]] = {}
+        """The waiting claims that are parked at a resource."""
+        self._after: dict[tuple[str, str], dict[WaitingClaim[OwnerT], None]] = {}
+        """The waiting claims that name a token of a resource."""
+        self._to_look_at: list[tuple[WaitingClaim[OwnerT], tuple[str, ...]]] = []
+        """A heap of waiting claims, each with the free resource at which it was parked, if that is why."""
         self.in_line = 0
         """Number of resources that the waiting claims name."""
         self.known = 0
@@ -127,7 +176,7 @@ class OwnershipTable(Generic[OwnerT]):
     def _note_token(self, table: _GroupTable[OwnerT], name: str, token: int) -> None:
         self.known += name not in table.newest
         table.newest[name] = token
-        table.grants += 1
+        table.grants += 1  # only before the first claim, so no claim waits
 
     # -- asking -----------------------------------------------------------------------------------------------
 
@@ -239,6 +288,10 @@ class OwnershipTable(Generic[OwnerT]):
             mine[group, name] = None
         self.known += len(newest) - known
         table.grants += len(rows)
+        if self._after:
+            for row in rows:
+                self._look_at(self._after.get((group, row.name), ()))
+        self._look_at(self._of_claimant.get(owner, ()))  # one may have been parked at what its claimant now owns
 
     def _drop(self, owner: OwnerT, group: str, names: Sequence[str]) -> None:
         owned = self._owned[owner]
@@ -256,6 +309,7 @@ class OwnershipTable(Generic[OwnerT]):
         released = list(dict.fromkeys(name for name in names if self.owns(owner, group, name)))
         for name in released:
             del table.owned[name]
+            self._unpark(group, name)
         if released:
             self._drop(owner, group, released)
         return released
@@ -263,51 +317,93 @@ class OwnershipTable(Generic[OwnerT]):
     def ended(self, owner: OwnerT) -> list[tuple[str, str]]:
         """Remove an owner that is gone, with its waiting claims, and return the resources that are free now (OWN-8)."""
         owned = list(self._owned.pop(owner, ()))
+        for waiting in list(self._of_claimant.get(owner, ())):
+            self.give_up(waiting)
         for group, name in owned:
             del self._groups[group].owned[name]
-        for waiting in [waiting for waiting in self._line if waiting.claimant == owner]:
-            self.give_up(waiting)
+            self._unpark(group, name)
         return owned
 
     # -- waiting ----------------------------------------------------------------------------------------------
 
     def wait(self, claimant: OwnerT, group: str, resources: Sequence[ClaimedResource]) -> WaitingClaim[OwnerT]:
         """Append a claim to the line."""
-        waiting = WaitingClaim(claimant, group, resources, [each for each in resources if each.after is not None])
+        after = [each for each in resources if each.after is not None]
+        self._arrivals += 1
+        waiting = WaitingClaim(claimant, group, resources, after, self._arrivals)
         self._line[waiting] = None
+        self._of_claimant.setdefault(claimant, {})[waiting] = None
+        for each in after:
+            self._after.setdefault((group, each.name), {})[waiting] = None
         self.in_line += len(resources)
+        self._look_at([waiting])
         return waiting
 
     def give_up(self, waiting: WaitingClaim[OwnerT]) -> None:
-        if waiting in self._line:
-            del self._line[waiting]
-            self.in_line -= len(waiting.resources)
+        if waiting not in self._line:
+            return
+        del self._line[waiting]
+        self.in_line -= len(waiting.resources)
+        _discard(self._of_claimant, waiting.claimant, waiting)
+        for each in waiting.after:
+            _discard(self._after, (waiting.group, each.name), waiting)
+        self._leave_parking(waiting)
 
     def runnable(self) -> Iterator[tuple[WaitingClaim[OwnerT], Judgement[OwnerT]]]:
         """Judge the waiting claims in order of arrival, and yield those that leave the line.
 
         Grant a claim whose resources are all free (or the claimant's own). Deny one whose `after` can no longer match.
         """
-        for waiting in list(self._line):
-            table = self._look_up(waiting.group)
-            if waiting.grants != table.grants:
-                waiting.grants = table.grants
-                if any(_is_outdated(table, claimed) for claimed in waiting.after):
-                    self.give_up(waiting)
-                    yield waiting, Denied([self._current(table, claimed.name) for claimed in waiting.resources])
-                    continue
-            if not self._is_blocked(table, waiting):
-                self.give_up(waiting)
-                # They are free, so the claimed generations do not matter: each becomes 1.
-                yield waiting, self.claim(waiting.claimant, waiting.group, waiting.resources)
+        while self._to_look_at:
+            waiting, freed = heapq.heappop(self._to_look_at)
+            judged = self._judge(waiting) if waiting in self._line else None
+            for name in freed:
+                self._unpark(waiting.group, name)  # the next one, if the resource is still free
+            if judged is not None:
+                yield waiting, judged
 
-    def _is_blocked(self, table: _GroupTable[OwnerT], waiting: WaitingClaim[OwnerT]) -> bool:
-        """Look at one resource where that is enough: the line is looked at whenever anything is released."""
-        claimant = waiting.claimant
-        if waiting.blocker is None or self._free_for(table, claimant, waiting.blocker):
-            blockers = (each.name for each in waiting.resources if not self._free_for(table, claimant, each.name))
-            waiting.blocker = next(blockers, None)
-        return waiting.blocker is not None
+    def _judge(self, waiting: WaitingClaim[OwnerT]) -> Judgement[OwnerT] | None:
+        """Let the claim leave the line, or park it and return None."""
+        table = self._look_up(waiting.group)
+        if waiting.grants != table.grants:
+            waiting.grants = table.grants
+            if any(_is_outdated(table, claimed) for claimed in waiting.after):
+                self.give_up(waiting)
+                return Denied([self._current(table, claimed.name) for claimed in waiting.resources])
+        claimant, blocker = waiting.claimant, waiting.blocker
+        if blocker is not None and not self._free_for(table, claimant, blocker):
+            return None  # it is still parked there
+        self._leave_parking(waiting)
+        blockers = (each.name for each in waiting.resources if not self._free_for(table, claimant, each.name))
+        waiting.blocker = next(blockers, None)
+        if waiting.blocker is not None:
+            self._parked.setdefault((waiting.group, waiting.blocker), _Parked()).add(waiting)
+            return None
+        self.give_up(waiting)
+        # They are free, so the claimed generations do not matter: each becomes 1.
+        return self.claim(claimant, waiting.group, waiting.resources)
+
+    def _look_at(self, claims: Iterable[WaitingClaim[OwnerT]]) -> None:
+        for waiting in claims:
+            heapq.heappush(self._to_look_at, (waiting, ()))
+
+    def _unpark(self, group: str, name: str) -> None:
+        """If nobody owns the resource, look at the claim that arrived first of those parked there."""
+        parked = self._parked.get((group, name))
+        if parked is not None and name not in self._look_up(group).owned:
+            waiting = parked.pop()
+            waiting.blocker = None
+            heapq.heappush(self._to_look_at, (waiting, (name,)))
+            if not parked:
+                del self._parked[group, name]
+
+    def _leave_parking(self, waiting: WaitingClaim[OwnerT]) -> None:
+        if waiting.blocker is not None:
+            place = waiting.group, waiting.blocker
+            parked, waiting.blocker = self._parked[place], None
+            parked.remove(waiting)
+            if not parked:
+                del self._parked[place]
 
     @staticmethod
     def _free_for(table: _GroupTable[OwnerT], claimant: OwnerT, name: str) -> bool:
@@ -323,3 +419,14 @@ def _is_above(current: Ownership[OwnerT], claimant: OwnerT, claimed: ClaimedReso
 def _is_outdated(table: _GroupTable[OwnerT], claimed: ClaimedResource) -> bool:
     """Return whether the resource has a newer token than the claim's `after`."""
     return claimed.after is not None and claimed.after != table.newest.get(claimed.name, NO_TOKEN)
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def _discard(index: dict[_Key, dict[WaitingClaim[OwnerT], None]], key: _Key, waiting: WaitingClaim[OwnerT]) -> None:
+    entries = index.get(key)
+    if entries is not None:
+        entries.pop(waiting, None)
+        if not entries:
+            del index[key]

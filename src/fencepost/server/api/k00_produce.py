@@ -120,7 +120,7 @@ def _closed_and_unchecked(
         if topic is not None and request.sees(TOPIC_WRITE, topic.name):
             for index, records in wanted.partitions:
                 partition = topic.partition(index)
-                if partition is not None and not partition.usable():
+                if partition is not None and not partition.ready_to_write():
                     closed.append(partition)
                 if (
                     records is not None
@@ -142,7 +142,7 @@ async def _prepare(
 ) -> Answer:
     for partition in closed:
         try:
-            await partition.open()
+            await partition.open_to_write()
         except (FencepostError, OSError) as error:
             logger.warning("cannot open %s: %s", partition.name, error)
     found = scans if isinstance(scans, dict) else await scans
@@ -201,7 +201,6 @@ async def _behind_others(outcomes: _Outcomes, steps: Iterator[None]) -> Answer:
 async def _in_pieces(outcomes: _Outcomes) -> Answer:
     """Append the batches of a large request. Let others go ahead when a piece has taken long, also with a loop that
     does not tell whether some wait, and earlier if it tells."""
-    wide = sum(len(topic.partitions) for topic in outcomes.message.topics) > FEW
     unlooked = 0
     async for topic in paced(outcomes.message.topics):
         rows = outcomes.begin(topic)
@@ -212,7 +211,7 @@ async def _in_pieces(outcomes: _Outcomes) -> Answer:
                     await asyncio.sleep(0)
             outcomes.resume()
             outcomes.append(rows, index, records)
-            outcomes.publish(wide=wide)
+            outcomes.publish()
             unlooked += len(records) if records is not None else 0
     return outcomes.answer()
 
@@ -234,6 +233,7 @@ class _Outcomes:
         "_topic",
         "_touched",
         "_whole",
+        "_wide",
         "message",
     )
 
@@ -258,6 +258,7 @@ class _Outcomes:
         """Partitions with appends since the last `publish`."""
         self._synced: asyncio.Future[None] | None = None
         """The sync that covers everything published, if answers wait for one."""
+        self._wide = sum(len(topic.partitions) for topic in message.topics) > FEW
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
         """Continue with this topic, and return the list for the outcomes of its batches."""
@@ -321,15 +322,15 @@ class _Outcomes:
         if self._topic is not None and self._topic.name is None:
             self._name = _topic_name(self._broker, self._topic)
 
-    def publish(self, *, wide: bool = False) -> None:
+    def publish(self) -> None:
         """Start to sync the appended batches, or show them to readers, before others get their turn: a new owner that
-        takes over between two pieces of a request waits for them (OWN-9). `wide`: the request has many batches."""
+        takes over between two pieces of a request waits for them (OWN-9)."""
         touched, self._touched = self._touched, []
         if not touched:
             return
         if self._broker.config.sync == "always":
             syncer = self._broker.syncer
-            self._synced = syncer.join_wide(touched) if wide else syncer.join(touched)
+            self._synced = syncer.join_wide(touched) if self._wide else syncer.join(touched)
             return
         for partition in touched:
             if partition.log is not None:

@@ -10,6 +10,7 @@ from fencepost.errors import StorageError
 from fencepost.kernel.control import MarkerType, encode_marker
 from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
+from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 
@@ -60,7 +61,7 @@ class Markers:
         already be there."""
         written: list[_Marker] = []
         missing = False
-        for partition in sorted(transaction.partitions):
+        async for partition in paced(sorted(transaction.partitions)):
             try:
                 marker = await self._mark(transaction, partition, again=again)
             except Exception as error:  # noqa: BLE001 - a failure in one partition must not stop the others
@@ -77,7 +78,7 @@ class Markers:
         if partition is None:
             return None
         partition.usable()  # drops a log that has failed, so that `open` reopens it
-        log = await partition.open()
+        log = await partition.open_to_write()
         if again:
             known = log.producers.get(transaction.pid)
             if known is not None and known.epoch >= transaction.marker_epoch and known.transaction_start is None:
@@ -89,7 +90,7 @@ class Markers:
 
     async def write(self, partition: Partition, pid: Pid, epoch: Epoch, *, commit: bool) -> None:
         """End a hanging transaction in one partition, for an administrator."""
-        await partition.open()
+        await partition.open_to_write()
         marker = self._append(partition, pid, epoch, commit=commit)
         await self._make_durable([partition])
         if marker.log.high_watermark < marker.needs:

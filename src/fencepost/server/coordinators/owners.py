@@ -22,7 +22,6 @@ from fencepost.server.coordinators.takeovers import SILENT, TAKEN_OVER, Takeover
 from fencepost.server.health import Chore
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.store import Statement
-from fencepost.server.storage.syncer import FEW
 from fencepost.types import Milliseconds, partition_named
 
 if TYPE_CHECKING:
@@ -45,6 +44,8 @@ LAST_TOKEN: Final = "last_token"  # noqa: S105
 _PATROL_SECONDS: Final = 0.05
 _SECONDS: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
+_FEW: Final = 32
+"""Number of granted partitions that are looked at in one piece."""
 _NAMES_IN_LOG: Final = 20
 """Maximum number of resources that a line in the log names."""
 
@@ -175,7 +176,7 @@ class Owners:
             # Also if nobody was severed: the previous owner may have disconnected a moment ago.
             durable.append(self._broker.syncer.barrier())
             durable.append(self._broker.store.execute(_TokenRows(group, judged.fresh), at_once=True))
-            if len(judged.fresh) > FEW or any(self._unread(judged.fresh)):
+            if len(judged.fresh) > _FEW or any(self._unread(judged.fresh)):
                 # A task, because nobody awaits the rest of a claim whose client leaves at this moment.
                 durable.append(asyncio.ensure_future(self._bring_all_to_light(judged)))
         return [each for each in durable if not _is_done(each)]
@@ -199,7 +200,7 @@ class Owners:
         """Wait until all records of the granted partitions can be read; look for these in pieces."""
         unread = [partition async for partition in paced(self._unread(judged.fresh)) if partition is not None]
         syncer = self._broker.syncer
-        join = syncer.join if len(unread) <= FEW else syncer.join_wide
+        join = syncer.join if len(unread) == 1 else syncer.join_wide
         await asyncio.gather(*(self._bring_to_light(partition, join) for partition in unread))
 
     def _unread(self, rows: Iterable[OwnedResource]) -> Iterator[Partition | None]:

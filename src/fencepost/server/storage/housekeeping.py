@@ -14,7 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections import deque
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fencepost.log.config import UNLIMITED, LogConfig
@@ -25,6 +28,7 @@ from fencepost.types import Milliseconds
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
+    from fencepost.server.storage.topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -121,28 +125,38 @@ class Housekeeping:
         return job.is_complete
 
     async def _open_overdue(self) -> None:
-        """Open unused partitions whose files exceed their retention."""
+        """Open unused partitions whose files exceed their retention. One that was never used has no folder, and is not
+        even looked at: there may be a hundred thousand of them."""
         now = self._broker.clock.now_ms()
-        closed = [
-            partition
-            for topic in self._broker.topics
-            if topic.log_config.deletes
-            for index in range(topic.partition_count)
-            if (partition := topic.partition(index)) is not None and partition.log is None
-        ]
-
-        def overdue() -> list[Partition]:
-            return [partition for partition in closed if _is_overdue(partition, partition.topic.log_config, now)]
-
-        for partition in await asyncio.get_running_loop().run_in_executor(self._broker.threads, overdue):
-            with self._health.watch(Chore.OPENING, partition.name):
-                await partition.open()
-            self._forget_if_deleted(partition)
+        in_thread = asyncio.get_running_loop().run_in_executor
+        for topic in list(self._broker.topics):
+            if not topic.log_config.deletes or topic.deleted:
+                continue
+            for index in await in_thread(self._broker.threads, _overdue, topic, topic.open_indexes(), now):
+                partition = topic.partition(index)
+                if partition is None or partition.log is not None or topic.deleted:
+                    continue
+                with self._health.watch(Chore.OPENING, partition.name):
+                    await partition.open()
+                self._forget_if_deleted(partition)
 
 
-def _is_overdue(partition: Partition, config: LogConfig, now: Milliseconds) -> bool:
+def _overdue(topic: Topic, is_open: Collection[int], now: Milliseconds) -> list[int]:
+    """Return the closed partitions of the topic whose files exceed their retention; called in a thread."""
     try:
-        files = [file.stat() for file in partition.directory.glob("*.log")]
+        used = [int(name) for name in os.listdir(topic.folder) if name.isdecimal()]
+    except OSError:
+        return []
+    return [
+        index
+        for index in used
+        if index not in is_open and _is_overdue(topic.folder / str(index), topic.log_config, now)
+    ]
+
+
+def _is_overdue(folder: Path, config: LogConfig, now: Milliseconds) -> bool:
+    try:
+        files = [file.stat() for file in folder.glob("*.log")]
     except OSError:
         return False
     if not files:

@@ -125,6 +125,19 @@ class Partition:
             self._opening.add_done_callback(self._opened)
         return await asyncio.shield(self._opening)
 
+    async def open_to_write(self) -> PartitionLog:
+        """Return the log, and create its first file in a thread too. To create it in the append would stop the loop,
+        for a millisecond on a busy disk, and a client can name thousands of unused partitions."""
+        log = await self.open()
+        path = log.first_file()
+        if path is not None and log.failed is None:
+            await asyncio.get_running_loop().run_in_executor(self._disk.threads, log.make_file, path)
+        return log
+
+    def ready_to_write(self) -> bool:
+        """Tell if the log is open, and has a file. Drop a log whose sync failed, as `usable` does."""
+        return self.usable() and self.log is not None and self.log.first_file() is None
+
     async def _open(self) -> PartitionLog:
         """Open the log and set `self.log`, here and not in a callback, so that it is set as soon as this is done."""
         disk = self._disk

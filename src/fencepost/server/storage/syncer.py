@@ -4,8 +4,9 @@ Syncs happen in rounds. A request that has appended joins the next round and wai
 threads sync all logs that are dirty at that moment. When it ends, their records become readable and its requests are
 answered. Requests that arrive during a round join the next one: the busier the server, the more requests share a sync.
 
-A request with thousands of partitions has its own line, and each round takes only a few logs from it. In one round with
-all of them it would make everybody else wait for thousands of syncs.
+Requests with several partitions have their own line, and each round takes only a few logs from it. In one round with
+all of them, a request with thousands of partitions, or hundreds of requests with a dozen, would make everybody else
+wait for thousands of syncs. While the line is short, they are in the next round like all others.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from fencepost.server.health import Chore, Health
 from fencepost.server.storage.partition import Partition
 from fencepost.types import Offset
 
-_PARALLEL: Final = 4
+PARALLEL_SYNCS: Final = 4
 """Threads per round: concurrent syncs of different files share the file system's journal commit."""
 
-FEW: Final = 32
-"""Maximum number of partitions with which a request joins one round; with more it takes the wide line."""
+FEW: Final = 1
+"""Number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
 _WIDE_PER_ROUND: Final = 32
 """Logs of wide requests per round."""
 
@@ -146,7 +147,7 @@ class Syncer:
         partitions, self._dirty = self._dirty, set()
         partitions.update(self._wide.take())
         logs = [(partition, partition.log) for partition in partitions if partition.log is not None]
-        shares = [logs[i::_PARALLEL] for i in range(min(_PARALLEL, len(logs)))]
+        shares = [logs[i::PARALLEL_SYNCS] for i in range(min(PARALLEL_SYNCS, len(logs)))]
         self._left = len(shares)
         loop = asyncio.get_running_loop()
         if not shares:

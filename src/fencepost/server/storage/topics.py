@@ -91,6 +91,10 @@ class Topic:
         """Return the partitions that were used since the server started."""
         return list(self._partitions.values())
 
+    def open_indexes(self) -> set[int]:
+        """Return the partitions whose logs are open."""
+        return {index for index, partition in self._partitions.items() if partition.log is not None}
+
     @property
     def is_compacted(self) -> bool:
         return self.log_config.compacts

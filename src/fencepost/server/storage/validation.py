@@ -2,8 +2,10 @@
 
 As in Kafka, a batch with wrong lengths, offsets or record count is rejected. The kernel walks through the records
 without creating objects, in a few nanoseconds per record, so small batches are scanned on the loop (`scan_here`).
-Compressed batches must be inflated first (`prepare`): up to a limit on the loop, beyond it in separate threads, so that
-neither the loop nor the syncs wait for it. No batch may inflate to more than `max_inflated_bytes`.
+Compressed batches must be inflated first (`prepare`): a little on the loop, the rest in separate threads, so that
+neither the loop nor the syncs wait for it. The time counts, not only the bytes that come out, because thousands of tiny
+blocks or batches may inflate to nothing. No batch may inflate to more than `max_inflated_bytes`, nor have more blocks
+than that allows (`kernel/codecs.py`).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Final, TypeAlias
 
 from fencepost.errors import CorruptBatch, ErrorCode, ServerError, UnsupportedFormat
@@ -26,6 +29,7 @@ _PLAIN_ON_THE_LOOP: Final = 4 << 20
 _INFLATED_ON_THE_LOOP: Final = 1280 << 10
 """Bytes of one request that are scanned, and inflated, on the loop: about a millisecond each. A batch of a megabyte is
 inflated here, because handing it to a thread and back takes as long as inflating it."""
+_SECONDS_ON_THE_LOOP: Final = 0.003
 _SLOW: Final = {GZIP: 5, ZSTD: 5}
 """How much longer these codecs take than LZ4 and Snappy for the same bytes."""
 _MOST_THREADS: Final = 4
@@ -49,6 +53,7 @@ class Validation:
         scans: Scans = {}
         heavy: list[memoryview] = []
         plain, inflated = _PLAIN_ON_THE_LOOP, _INFLATED_ON_THE_LOOP
+        ends = perf_counter() + _SECONDS_ON_THE_LOOP
         for batch in batches:
             if len(batch) < HEADER_SIZE:
                 continue
@@ -57,11 +62,13 @@ class Validation:
                 if plain < 0:
                     heavy.append(batch)
                 continue
+            if perf_counter() > ends:
+                inflated = 0
             slow = _SLOW.get(batch[_CODEC_AT] & CODEC_MASK, 1)
             most = inflated // slow
             found = _scan(batch, min(most, self._max_inflated)) if len(batch) <= most else None
             if isinstance(found, Scan):
-                inflated -= found.size * slow
+                inflated -= max(found.size, len(batch)) * slow
                 scans[id(batch)] = found
             else:  # damaged, or too large to inflate on the loop
                 heavy.append(batch)
@@ -81,6 +88,8 @@ class Validation:
         """Return the scan of the batch, or raise INVALID_RECORD if its records cannot be decoded."""
         found = scans.get(id(batch))
         if found is None:
+            if header.codec:  # `prepare` was told that it needs no scan: the topic is new, or was changed meanwhile
+                raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic has changed meanwhile: try again")
             try:
                 return scan_batch(batch, header=header, max_bytes=self._max_inflated)
             except CorruptBatch as error:

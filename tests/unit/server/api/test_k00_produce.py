@@ -48,7 +48,7 @@ class Bed(BrokerBed):
 
     async def open(self) -> None:
         for index in range(PARTITIONS):
-            await self.broker.partition("t", index).open()
+            await self.broker.partition("t", index).open_to_write()
 
     def produce(
         self, connection: Connection, value: bytes = LARGE, transactional_id: str | None = None

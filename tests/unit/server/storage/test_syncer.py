@@ -123,6 +123,23 @@ def test_a_wide_request_makes_others_wait_for_few_of_its_logs() -> None:
     asyncio.run(work())
 
 
+def test_many_requests_with_several_partitions_share_the_wide_line() -> None:
+    """Together they may have thousands."""
+
+    async def work() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            syncer, narrow = a_syncer(threads), Partition(Log())
+            requests = [[Partition(Log()) for _ in range(10)] for _ in range(100)]
+            joined = [syncer.join_all(request) for request in requests]
+            await syncer.join_all([narrow])
+            assert sum(partition.log.syncs for request in requests for partition in request) <= 2 * 32
+            for request, done in zip(requests, joined, strict=True):
+                await done
+                assert all(partition.advanced == [7] for partition in request)
+
+    asyncio.run(work())
+
+
 def test_a_barrier_waits_for_wide_and_for_narrow_requests() -> None:
     async def work() -> None:
         with ThreadPoolExecutor(2) as threads:
@@ -192,11 +209,11 @@ def test_a_wide_request_whose_topic_is_deleted_does_not_stop_the_rounds() -> Non
     asyncio.run(work())
 
 
-def test_few_partitions_join_a_round_and_many_the_wide_line() -> None:
+def test_one_partition_joins_a_round_and_several_the_wide_line() -> None:
     async def work() -> None:
         with ThreadPoolExecutor(1) as threads:
             syncer = a_syncer(threads)
-            few, many = [Partition(Log()) for _ in range(32)], [Partition(Log()) for _ in range(33)]
+            few, many = [Partition(Log())], [Partition(Log()) for _ in range(2)]
             joined = syncer.join_all(few)
             assert joined is syncer.join([])
             assert syncer.join_all(many) is not joined
