@@ -53,10 +53,10 @@ class SlowToImport:
         if name == "pyspark":
             time.sleep(12)
 
-if "PYTHON_WORKER_FACTORY_PORT" in os.environ:
+if "python_streaming_source_runner" in sys.orig_argv[-1]:
     sys.meta_path.insert(0, SlowToImport())
 """
-"""Spark waits for ten seconds, which are fixed in its code, for a process that it starts in this way."""
+"""Spark waits for ten seconds, which are fixed in its code, for the process of a stream's source."""
 
 
 @pytest.mark.parametrize(
