@@ -140,9 +140,7 @@ def test_a_first_micro_batch_that_crashed_is_repeated_with_the_same_rows(
 
 
 @pytest.mark.parametrize("start", ["offsets", "a time"])
-def test_a_first_micro_batch_that_crashed_is_repeated_although_its_start_is_no_longer_there(
-    ours: str, name: str, start: str
-) -> None:
+def test_a_crashed_first_micro_batch_is_repeated_although_its_start_is_gone(ours: str, name: str, start: str) -> None:
     """PIPE-4. The topic got a partition since, which the options say nothing about. A new query is refused."""
     given = {"offsets": {"startingOffsets": f'{{"{name}": {{"0": 3}}}}'}, "a time": {"startingTimestamp": str(NOW + 3)}}
     options = {"subscribe": name, **given[start]}
