@@ -39,7 +39,7 @@ from fencepost.core.own.kafka_records import Claimant, write_ids
 from fencepost.core.own.kafka_steps import ClaimOutcome, claim, release
 from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import NAME_TAKEN, Identity, is_outdated
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -253,6 +253,8 @@ class KafkaOwner:
         if expected is None or not self._held:
             return
         known = Transactional(self._routes, self.write_id, self._settings.request_timeout).describe()
+        if known is not None and is_outdated(known.identity, expected):
+            return  # it is asked again with the next heartbeat
         if (known is None or known.identity != expected) and self.current() == expected:
             self.on_lost()
 

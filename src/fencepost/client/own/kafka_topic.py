@@ -43,7 +43,7 @@ from fencepost.core.own.kafka_steps import (
     ReadRecords,
     WriteRecords,
 )
-from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.pid import NAME_TAKEN, Identity, is_outdated
 from fencepost.core.steps import carry_out
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, TimedOut, Unreachable
 from fencepost.kernel import Record, Row, decode_batch, encode_batch
@@ -137,9 +137,8 @@ class GroupOwners:
                 return self._claims.init(_CLAIM_TIMEOUT_MS)
             case ReadRecords():
                 return self._read_patiently()
-            case DescribeWriter(write_id):
-                known = Transactional(self._routes, write_id, self._patience).describe()
-                return None if known is None else known.identity
+            case DescribeWriter(write_id, mine):
+                return self._describe(write_id, mine)
             case Enlist(claims):
                 with _told_when_overtaken():
                     self._claims.add_partitions(claims, [self._topic.where])
@@ -159,6 +158,15 @@ class GroupOwners:
             return (fence(write_ids[0]),)
         with ThreadPoolExecutor(_FENCED_AT_ONCE, "fencepost-fence") as pool:  # they have different coordinators
             return tuple(pool.map(fence, write_ids))
+
+    def _describe(self, write_id: str, mine: Identity) -> Identity | None:
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience)
+        while True:
+            known = Transactional(self._routes, write_id, self._patience).describe()
+            if known is None or not is_outdated(known.identity, mine):
+                return None if known is None else known.identity
+            if not pauses.wait():
+                raise TimedOut(f"no coordinator knows the newest epoch of {write_id} within {self._patience:g} s")
 
     def _commit(self, claims: Identity) -> None:
         try:

@@ -61,6 +61,8 @@ class DescribeWriter(NamedTuple):
     """Ask for the current identity of the write id, without changing it → Identity."""
 
     write_id: str
+    mine: Identity
+    """The claimant's. A coordinator that answers with an earlier one is outdated: ask again."""
 
 
 class Enlist(NamedTuple):
@@ -148,7 +150,7 @@ def _change(
     while True:
         claims = yield FenceClaims()
         records = yield ReadRecords()
-        if may_be_fenced and (yield DescribeWriter(me.write_id)) != identities[0]:
+        if may_be_fenced and (yield DescribeWriter(me.write_id, identities[0])) != identities[0]:
             # A successor may have come and gone: do not grant what this claimant can no longer write.
             raise Fenced("another owner has taken over", persisted="no", code=ErrorCode.PRODUCER_FENCED)
         plan = plan_for(records)

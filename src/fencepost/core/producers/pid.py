@@ -35,6 +35,12 @@ class Identity(NamedTuple):
     epoch: Epoch
 
 
+def is_outdated(known: Identity, mine: Identity) -> bool:
+    """Return whether a coordinator that knows this identity of a name knows less than the holder of `mine`: it hung,
+    and has not heard yet that it was replaced. Whoever takes the name gets a higher epoch or another pid."""
+    return known.pid == mine.pid and known.epoch < mine.epoch
+
+
 class PidState(Enum):
     NONE = "none"
     ASKING = "asking"

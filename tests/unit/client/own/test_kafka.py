@@ -8,11 +8,15 @@ from typing import Any, cast
 
 import pytest
 
+from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka import KafkaOwner, KafkaProducerBackend, KafkaReaderBackend
+from fencepost.client.own.kafka_topic import GroupOwners
 from fencepost.client.produce.lanes import WriteId
 from fencepost.client.produce.options import ProducerOptions
+from fencepost.client.transactions.coordinator import DescribedTransactionState, Transactional
 from fencepost.core.own.claim_request import ClaimRequest, check_claim
+from fencepost.core.own.kafka_steps import DescribeWriter
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, TimedOut
@@ -143,3 +147,42 @@ def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:
     backend.commit("g", offsets)
     backend.commit("g", offsets)
     assert writing.steps == ["add", "abort", "init", "add", "commit", "add", "commit"]
+
+
+# --- a coordinator that hung, was replaced and wakes: it knows only an earlier epoch of the write id ---
+
+
+def described(monkeypatch: pytest.MonkeyPatch, *known: Identity) -> None:
+    """Have the coordinators answer with these identities, one after the other."""
+    answers = iter(known)
+
+    def describe(_: Transactional) -> DescribedTransactionState:
+        return DescribedTransactionState("Empty", next(answers), 60_000)
+
+    monkeypatch.setattr(Transactional, "describe", describe)
+
+
+MINE, EARLIER, LATER = (Identity(PID, Epoch(epoch)) for epoch in (3, 2, 4))
+OTHER = Identity(Pid(PID + 1), Epoch(0))
+
+
+@pytest.mark.parametrize(("known", "is_lost"), [(MINE, False), (EARLIER, False), (LATER, True), (OTHER, True)])
+def test_a_heartbeat_reports_a_takeover_and_not_an_outdated_coordinator(
+    known: Identity, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OWN-9: whoever takes over has a higher epoch, or another pid."""
+    described(monkeypatch, known)
+    settings, told = ClientSettings.of("127.0.0.1:1"), threading.Event()
+    owner = KafkaOwner(settings, Routes(settings))
+    owner.identity, owner.on_lost = MINE, told.set
+    owner._held["g", "it"] = None
+    owner._look_after()
+    assert told.is_set() == is_lost
+
+
+@pytest.mark.parametrize("truth", [MINE, LATER, OTHER])
+def test_a_claim_asks_an_outdated_coordinator_again(truth: Identity, monkeypatch: pytest.MonkeyPatch) -> None:
+    described(monkeypatch, EARLIER, EARLIER, truth)
+    settings = ClientSettings.of("127.0.0.1:1")
+    group = GroupOwners(settings, Routes(settings), "g", write_timeout_ms=60_000, patience=10.0)
+    assert group._do(DescribeWriter("w", MINE)) == truth
