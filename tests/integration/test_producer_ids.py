@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -695,6 +695,20 @@ class TestOnOurServer:
             assert isinstance(first.send("t", b"1", partition=0).exception(30), Fenced)
             first.close()
             assert values_at(server.address, "t") == [b"0", b"1", b"2"]
+
+    def test_names_that_begin_at_the_same_time_share_a_new_topic_of_ids(self) -> None:
+        together = threading.Barrier(6)
+        with fencepost.Server() as server:
+
+            def begin(name: str) -> ProducerIds:
+                with Producer(server.address, name=name) as producer:
+                    producer.init_transactions()
+                    together.wait(30)
+                    return producer.ids
+
+            with ThreadPoolExecutor(6) as threads:
+                names = [f"n{i}" for i in range(6)]
+                assert [ids.name for ids in threads.map(begin, names)] == names
 
     def test_a_deleted_topic_of_ids_is_named_at_once(self, tmp_path: Path) -> None:
         """IDEM-4: nobody knows where the name begins in a partition that its ids do not name. A second try neither."""

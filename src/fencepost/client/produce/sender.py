@@ -168,6 +168,8 @@ class Sender:
         self.collation.collate(now)
         self._enlisting.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
+        if self._options.idempotent:
+            self._identity.ask_if_due(now)  # and one that needs the next epoch
         self._reporting.report(now)
         self._network.poll(self._patience(now, timeout), self._turn)
         state.wakes_at = float("-inf")  # it is awake

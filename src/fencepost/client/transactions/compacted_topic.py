@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.manage.topics import TopicAdmin
@@ -30,8 +31,13 @@ class CompactedTopic:
 
     def ensure(self) -> None:
         """Create the topic unless it exists."""
-        if not self.exists():
-            create_lasting_topic(self._admin, self.where.topic, 1, configs=self._configs)
+        if self.exists():
+            return
+        create_lasting_topic(self._admin, self.where.topic, 1, configs=self._configs)
+        # Another process may be creating it right now, and a broker of Apache Kafka hears of it a little later.
+        pauses = Backoff(0.01, 1.0, self._patience)
+        while not self.exists() and pauses.wait():
+            pass
 
     def exists(self) -> bool:
         try:

@@ -16,7 +16,7 @@ from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.state import KEEPS_NAME
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.recollection import SavedPlace
 from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
@@ -586,6 +586,25 @@ def test_a_name_is_asked_for_again_while_nothing_is_sent() -> None:
     producer.clock.advance(KEEPS_NAME)
     producer.until(lambda: len(producer.coordinator.expected) == 2)
     assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
+
+
+def test_who_asks_whether_the_name_was_taken_asks_at_once() -> None:
+    """IDEM-5: all in flight was rejected. Perhaps nothing else wakes the send thread before the records expire."""
+    on = cluster(t=1)
+    producer = NamedProducer(on)
+    producer.until(producer.send("t", b"0", partition=0).done)
+    producer.coordinator.init = _name_is_taken  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_PRODUCER_EPOCH))
+    tickets = [producer.send_alone("t", b"%d" % i, partition=0) for i in (1, 2, 3)]
+    began = producer.clock.monotonic()
+    for _ in range(50):
+        if producer.sender._state.identity.state is PidState.ASKING:
+            break
+        producer.sender.run_once()
+    producer.until(tickets[-1].done)
+    assert [type(ticket.exception(0)) for ticket in tickets] == [Fenced] * 3
+    assert producer.clock.monotonic() - began < 0.05
 
 
 def _name_is_taken(*_: object) -> Identity:
