@@ -81,6 +81,12 @@ def test_a_failed_ticket_raises_a_fresh_error_each_time(address: str, topic: str
         same_each_time(lambda: ticket.result(60), SendFailed)
         same_each_time(lambda: rows.result(60), SendFailed)
 
+        def raised() -> None:
+            if (error := ticket.exception(60)) is not None:
+                raise error
+
+        same_each_time(raised, SendFailed)
+
         async def awaited() -> None:
             await ticket
 

@@ -295,11 +295,13 @@ class Ticket(Place):
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
         outcome = self._outcome(timeout)
-        return outcome if isinstance(outcome, FencepostError) else None
+        return outcome.fresh() if isinstance(outcome, FencepostError) else None
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(ticket)` when settled: on the send thread, so keep it short; or here and now if settled
         already."""
+        if getattr(callback, "__module__", None) == "asyncio.tasks":  # no loop would notice that it was called
+            raise TypeError("asyncio.wait takes futures, and no tickets: make one with asyncio.ensure_future(ticket)")
         if not self.settlement.call_back(callback, self):
             if isinstance(self.settlement, Unplaced):  # moved between the two
                 self.add_done_callback(callback)
