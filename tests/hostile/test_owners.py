@@ -108,3 +108,34 @@ def test_claimants_that_wait_and_leave_at_once_hold_up_nobody(siege: Siege) -> N
                 client.close()
             siege.linger(20)
             claim(owner, ["wanted"])
+
+
+def join_consumer_group(client: RawClient, group: str, member: str, **more: Any) -> Any:
+    given = dict.fromkeys(("instance_id", "rack_id", "server_assignor", "subscribed_topic_regex"))
+    given |= {"group_id": group, "member_id": member, "member_epoch": 0, "rebalance_timeout": 60_000}
+    client.send(CONSUMER_GROUP_HEARTBEAT, 1, **{**given, "topic_partitions": [], **more})
+
+
+def test_members_that_read_a_huge_topic_do_not_stop_the_loop(siege: Siege) -> None:
+    count = siege.size(10_000, 100_000)
+    siege.create_topic("huge", count)
+    with siege.attack(f"ConsumerGroupHeartbeat: members of a topic of {count:,} partitions"), siege.connect() as client:
+        for number in range(siege.size(3, 21)):
+            join_consumer_group(client, "huge", f"m{number}", subscribed_topic_names=["huge"])
+            assert client.receive()[1].error_code == ErrorCode.NONE
+
+
+def test_members_with_different_subscriptions_do_not_stop_the_loop(siege: Siege) -> None:
+    topics, partitions = siege.size((20, 100), (200, 100))
+    for number in range(topics):
+        siege.create_topic(f"mixed-{number}", partitions)
+    members = siege.size(20, 100)
+    with (
+        siege.attack(f"ConsumerGroupHeartbeat: {members} members, {topics * partitions:,} partitions"),
+        siege.connect() as client,
+    ):
+        for number in range(members):
+            names = [f"mixed-{each}" for each in range(topics) if each % (number % 7 + 2)]
+            join_consumer_group(client, "mixed", f"m{number}", subscribed_topic_names=names)
+        for _ in range(members):
+            assert client.receive()[1].error_code == ErrorCode.NONE

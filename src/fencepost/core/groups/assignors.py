@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -73,10 +73,10 @@ def assign_uniform(subscribers: Sequence[Subscriber], topics: Mapping[UUID, int]
         taken |= kept
         load[subscriber.member_id] = kept
 
-    subscribers_of: dict[UUID, list[str]] = defaultdict(list)
+    subscribers_of: dict[UUID, dict[str, None]] = defaultdict(dict)
     for subscriber in subscribers:
         for topic_id in subscriber.topics & topics.keys():
-            subscribers_of[topic_id].append(subscriber.member_id)
+            subscribers_of[topic_id][subscriber.member_id] = None
     total = sum(topics[topic_id] for topic_id in subscribers_of)
     alike = all(subscriber.topics == subscribers[0].topics for subscriber in subscribers)
     if alike and subscribers:
@@ -97,6 +97,20 @@ def assign_uniform(subscribers: Sequence[Subscriber], topics: Mapping[UUID, int]
     return {member_id: frozenset(partitions) for member_id, partitions in load.items()}
 
 
+def in_order(partitions: Iterable[PartitionId]) -> dict[UUID, list[int]]:
+    """Return the partitions by topic, in order. To sort them as they are would compare topic ids again and again."""
+    indexes: dict[UUID, list[int]] = {}
+    for topic_id, index in partitions:
+        indexes.setdefault(topic_id, []).append(index)
+    for listed in indexes.values():
+        listed.sort()
+    return {topic_id: indexes[topic_id] for topic_id in sorted(indexes)}
+
+
+def _sorted(partitions: Iterable[PartitionId]) -> list[PartitionId]:
+    return [PartitionId(topic_id, index) for topic_id, listed in in_order(partitions).items() for index in listed]
+
+
 def _trim(load: dict[str, set[PartitionId]], total: int) -> set[PartitionId]:
     """Take from each member the partitions above its share; those with most keep the remainder of the division."""
     share, rest = divmod(total, len(load))
@@ -106,26 +120,64 @@ def _trim(load: dict[str, set[PartitionId]], total: int) -> set[PartitionId]:
         allowed = share
         if len(partitions) > share and rest > 0:
             allowed, rest = share + 1, rest - 1
-        for partition in sorted(partitions)[allowed:]:
-            partitions.discard(partition)
-            surplus.add(partition)
+        if len(partitions) > allowed:
+            for partition in _sorted(partitions)[allowed:]:
+                partitions.discard(partition)
+                surplus.add(partition)
     return surplus
 
 
-def _level(load: dict[str, set[PartitionId]], subscribers_of: Mapping[UUID, list[str]]) -> None:
+class _Loads:
+    """The members by the number of their partitions."""
+
+    def __init__(self, load: Mapping[str, set[PartitionId]]) -> None:
+        self.of = {member_id: len(partitions) for member_id, partitions in load.items()}
+        self._members: dict[int, dict[str, None]] = {}
+        for member_id in sorted(load):
+            self._members.setdefault(self.of[member_id], {})[member_id] = None
+        self._lowest = min(self._members, default=0)
+
+    def move(self, member_id: str, by: int) -> None:
+        """Change the load of a member by one."""
+        before, after = self.of[member_id], self.of[member_id] + by
+        self.of[member_id] = after
+        del self._members[before][member_id]
+        self._members.setdefault(after, {})[member_id] = None
+        self._lowest = min(self._lowest, after)
+
+    def emptier(self, below: int, subscribers: Collection[str]) -> str | None:
+        """Return the subscriber with the lowest load, if it is lower than `below`."""
+        if len(subscribers) ** 2 <= len(self.of):  # a topic with few subscribers
+            emptiest = min(subscribers, key=lambda member_id: (self.of[member_id], member_id))
+            return emptiest if self.of[emptiest] < below else None
+        while not self._members.get(self._lowest):
+            self._lowest += 1
+        for count in range(self._lowest, below):
+            for member_id in self._members.get(count, ()):
+                if member_id in subscribers:
+                    return member_id
+        return None
+
+
+def _level(load: dict[str, set[PartitionId]], subscribers_of: Mapping[UUID, Collection[str]]) -> None:
     """Move single partitions from fuller to emptier members until no move helps.
 
     This terminates, because every move reduces the sum of the squared loads.
     """
+    loads = _Loads(load)
     moved = True
     while moved:
         moved = False
         for member_id in sorted(load, key=lambda member_id: (-len(load[member_id]), member_id)):
-            for partition in sorted(load[member_id]):
-                emptiest = min(subscribers_of[partition.topic_id], key=lambda other: (len(load[other]), other))
-                if len(load[emptiest]) + 1 < len(load[member_id]):
-                    load[member_id].discard(partition)
-                    load[emptiest].add(partition)
+            for topic_id, indexes in in_order(load[member_id]).items():
+                for index in indexes:
+                    emptier = loads.emptier(loads.of[member_id] - 1, subscribers_of[topic_id])
+                    if emptier is None:
+                        break  # nor for another partition of this topic
+                    load[member_id].discard(PartitionId(topic_id, index))
+                    load[emptier].add(PartitionId(topic_id, index))
+                    loads.move(member_id, -1)
+                    loads.move(emptier, 1)
                     moved = True
 
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Subscriber
 from fencepost.core.groups.kip848_messages import (
@@ -53,6 +54,9 @@ from fencepost.core.groups.kip848_messages import (
 from fencepost.core.groups.patterns import matching
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
+
+QUICK_WORK: Final = 2000
+"""Topics, partitions and members that are handled in a few milliseconds."""
 
 
 @dataclass(slots=True)
@@ -85,6 +89,35 @@ class ConsumerGroup:
             return self._stay(now, request, topics)
         except ServerError as refusal:
             return HeartbeatResult(refusal.code, refusal.message)
+
+    def is_quick(self, request: Heartbeat, topics: ExistingTopics) -> bool:
+        """Tell if `heartbeat` takes a moment only: the group is small, or the request changes nothing."""
+        member = self.members.get(request.member_id)
+        if (
+            member is not None
+            and member.state is MemberState.STABLE
+            and request.member_epoch == member.epoch == self.assignment_epoch == self.epoch
+            and self._topics_version == topics.version
+            and request.topic_names is None
+            and request.topic_regex is None
+            and (request.principal, request.client_host) == (member.principal, member.client_host)
+        ):
+            return True
+        work = self.work
+        if request.topic_names is not None:
+            work += len(request.topic_names)
+            work += sum(topics.by_name[name].partitions for name in request.topic_names if name in topics.by_name)
+        if request.topic_regex is not None or self._topics_version != topics.version:
+            work += len(topics.by_name)
+        if request.topic_regex:
+            work += sum(info.partitions for info in topics.by_name.values())
+        return work <= QUICK_WORK
+
+    @property
+    def work(self) -> int:
+        """An estimate of what a change of the group costs."""
+        names = sum(len(member.topic_names) + 1 for member in self.members.values())
+        return names + sum(info.partitions for info in self.known.values())
 
     def check_commit(self, member_id: str, member_epoch: int) -> ErrorCode:
         """Return NONE if this sender may commit offsets now."""
@@ -128,7 +161,7 @@ class ConsumerGroup:
             return ConsumerGroupState.ASSIGNING
         if all(
             member.state is MemberState.STABLE and member.epoch == self.assignment_epoch
-            for member in self.members.values()
+            for member in list(self.members.values())
         ):
             return ConsumerGroupState.STABLE
         return ConsumerGroupState.RECONCILING
@@ -138,7 +171,7 @@ class ConsumerGroup:
         return not self.members
 
     def subscribes(self, topic: str) -> bool:
-        return any(member.subscribes(topic) for member in self.members.values())
+        return any(member.subscribes(topic) for member in list(self.members.values()))
 
     def record(self) -> ConsumerGroupRecord:
         return ConsumerGroupRecord(self.epoch, self.assignment_epoch, self.assignor, dict(self.known))
@@ -258,7 +291,7 @@ class ConsumerGroup:
         if request.assignor is not None:
             member.assignor = request.assignor
         if request.topic_names is not None:
-            member.topic_names = request.topic_names
+            member.subscribe(request.topic_names)
         if request.topic_regex is not None:
             member.topic_regex = request.topic_regex or None
         if (request.principal, request.client_host) != (member.principal, member.client_host):

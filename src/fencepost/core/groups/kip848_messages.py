@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -164,6 +164,15 @@ class ConsumerMember:
     """End of its session."""
     revoke_deadline: Milliseconds | None = None
     """When it must have released `revoking`."""
+    names_size: int = field(init=False)
+    """Length of all of `topic_names`."""
+
+    def __post_init__(self) -> None:
+        self.subscribe(self.topic_names)
+
+    def subscribe(self, topic_names: frozenset[str]) -> None:
+        self.topic_names = topic_names
+        self.names_size = sum(map(len, topic_names))
 
     def record(self) -> ConsumerMemberRecord:
         return ConsumerMemberRecord(*(getattr(self, name) for name in ConsumerMemberRecord._fields))

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
 from fencepost.core.groups.kip848_messages import JOIN_EPOCH, Heartbeat
 from fencepost.core.security.access import GROUP_READ, TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode
@@ -22,6 +23,9 @@ from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.wire import messages
+
+_FEW: Final = 1000
+"""Partitions that are grouped on the loop."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -63,7 +67,9 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         "member_id": result.member_id,
         "member_epoch": result.member_epoch,
         "heartbeat_interval": 0 if failed else broker.groups.consumer_settings.heartbeat_interval_ms,
-        "assignment": None if result.assignment is None else {"topic_partitions": by_topic(result.assignment)},
+        "assignment": None
+        if result.assignment is None
+        else {"topic_partitions": await grouped(broker, result.assignment)},
     }
 
 
@@ -78,10 +84,14 @@ def _authorize(request: ApiRequest) -> ErrorCode:
 
 def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
     """Return the partitions grouped by topic, as in the wire format."""
-    indexes: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        indexes.setdefault(topic_id, []).append(index)
-    return [{"topic_id": topic_id, "partitions": listed} for topic_id, listed in indexes.items()]
+    return [{"topic_id": topic_id, "partitions": listed} for topic_id, listed in in_order(partitions).items()]
+
+
+async def grouped(broker: Broker, partitions: Partitions) -> list[dict[str, Any]]:
+    """`by_topic`, in a thread if there are many."""
+    if len(partitions) <= _FEW:
+        return by_topic(partitions)
+    return await broker.codecs.run(partial(by_topic, partitions))
 
 
 async def _partitions(topics: Iterable[Any] | None) -> Partitions | None:

@@ -35,6 +35,8 @@ class GroupEntry:
         self.offsets = OffsetTable()
         self.committing = 0
         """Number of commits on their way to the store, which `offsets` does not contain yet."""
+        self.lock = asyncio.Lock()
+        """Held while a thread changes the group, which is large then: nobody else may change it meanwhile."""
         self.overruling: set[asyncio.Future[None]] = set()
         """Those of them that overrule offsets staged by a transaction."""
         self.empty_since_ms: Milliseconds | None = None
@@ -118,7 +120,7 @@ def size_of_heartbeat(request: Heartbeat, group: Group | ConsumerGroup | None) -
     former = group.members.get(request.member_id) if isinstance(group, ConsumerGroup) else None
     size = sum(map(len, request.topic_names or ())) + len(request.topic_regex or "")
     if former is not None:
-        return size - sum(map(len, former.topic_names))
+        return size - former.names_size
     names = request.member_id, request.instance_id, request.rack_id, request.principal
     return size + _MEMBER + sum(len(name or "") for name in names)
 
@@ -139,7 +141,7 @@ def size_of_members(group: Group | ConsumerGroup) -> int:
         + len(member.member_id)
         + len(member.instance_id or "")
         + len(member.rack_id or "")
-        + sum(map(len, member.topic_names))
+        + member.names_size
         + len(member.topic_regex or "")
         + len(member.principal)
         + _PARTITION * (len(member.assigned) + len(member.target) + len(member.revoking))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, overload
 from uuid import UUID
 
-from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
 from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord
 from fencepost.core.groups.kip848_messages import (
     Changes,
@@ -75,7 +76,29 @@ def put_classic(group_id: str, record: GroupRecord, empty_since_ms: Milliseconds
     ]
 
 
-def put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> list[Statement]:
+class ConsumerRows(Sequence[Statement]):
+    """The statements that store changes of a group. They are made by the store's thread, not on the loop: a member may
+    have a hundred thousand partitions."""
+
+    def __init__(self, group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> None:
+        self._make = partial(_put_consumer, group_id, changes, empty_since_ms)
+        self._size = 2 + len(changes.members)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self._make())
+
+    @overload
+    def __getitem__(self, at: int) -> Statement: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Statement]: ...
+    def __getitem__(self, at: int | slice) -> Statement | Sequence[Statement]:
+        return self._make()[at]
+
+
+def _put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> list[Statement]:
     group = changes.group
     head = {
         "epoch": group.epoch,
@@ -211,10 +234,7 @@ def _unpack_consumer_member(member_id: str, fields: dict[str, Any]) -> ConsumerM
 
 
 def _pack_partitions(partitions: Partitions) -> dict[str, list[int]]:
-    packed: dict[str, list[int]] = {}
-    for topic_id, index in sorted(partitions):
-        packed.setdefault(topic_id.hex, []).append(index)
-    return packed
+    return {topic_id.hex: listed for topic_id, listed in in_order(partitions).items()}
 
 
 def _unpack_partitions(packed: dict[str, list[int]]) -> Partitions:

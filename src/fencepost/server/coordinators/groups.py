@@ -1,9 +1,11 @@
 """The group coordinator: it applies the rules of `core/groups/`, stores groups and offsets, and watches deadlines.
 
-Handlers call it; a waiting request is a future; one timer serves all groups. Two principles:
+Handlers call it; a waiting request is a future; one timer serves all groups. Three principles:
 
 - *Memory follows the store.* Offsets and assignments are committed before a client sees them. The store commits changes
   in the order they are passed to it, so memory and disk have the same history.
+- *Large groups change in a thread.* An assignment of a hundred thousand partitions takes a second. So what changes such
+  a group runs in one thread, under the entry's lock, and the loop only reads it meanwhile.
 - *A deadline that moves back needs no action.* Heartbeats postpone deadlines all the time. If the timer then finds
   nothing to do, it asks the group for its next deadline and sleeps again.
 
@@ -20,8 +22,9 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import (
@@ -37,7 +40,7 @@ from fencepost.core.groups.classic_messages import (
     Sync,
     SyncResult,
 )
-from fencepost.core.groups.kip848 import ConsumerGroup
+from fencepost.core.groups.kip848 import QUICK_WORK, ConsumerGroup
 from fencepost.core.groups.kip848_messages import (
     JOIN_EPOCH,
     ConsumerGroupSettings,
@@ -67,6 +70,8 @@ if TYPE_CHECKING:
     from fencepost.server.broker import Broker
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 SCHEMA: Final = group_rows.SCHEMA
 
@@ -104,6 +109,8 @@ class GroupCoordinator:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_at: Milliseconds = 0
         self._closed = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fencepost-groups")
+        """Changes large groups, one after the other."""
         self._orphans: list[str] = []
         """Topics with stored offsets that no longer exist."""
         self._load()
@@ -144,6 +151,7 @@ class GroupCoordinator:
         for entry in self._groups.values():
             if isinstance(entry.group, Group):
                 _deliver([effect for effect in entry.group.close() if isinstance(effect, Answer)], None)
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------------------------------------ classic groups
 
@@ -162,7 +170,7 @@ class GroupCoordinator:
             entry = self._create(group_id)
         group = entry.group
         if isinstance(group, ConsumerGroup):
-            if not group.is_empty:
+            if not group.is_empty or entry.lock.locked():
                 return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
             entry.group = group = Group(group_id, self._settings, _random_id, generation=group.epoch)
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
@@ -219,6 +227,8 @@ class GroupCoordinator:
         growth = name_size + size_of_heartbeat(request, entry.group if entry is not None else None)
         if not self._memory.has_room(growth):
             return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together use group_memory bytes")
+        if entry is not None and entry.lock.locked():
+            return await self._beat_in_thread(entry, request)
         joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
             if not joins:
@@ -232,13 +242,50 @@ class GroupCoordinator:
                 return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} uses the classic protocol")
             # Epochs continue after the last generation, so that no number is ever used twice.
             group = ConsumerGroup(group_id, self.consumer_settings, group.generation, group.generation)
-        result = group.heartbeat(self._now(), request, self._current_topics())
+        topics = self._current_topics()
+        if not group.is_quick(request, topics):
+            self._groups.setdefault(group_id, entry)
+            return await self._beat_in_thread(entry, request)
+        result = group.heartbeat(self._now(), request, topics)
         if group.is_empty and entry.group is not group:
             return result  # rejected, so the group keeps its protocol
         entry.group = group
         self._groups[group_id] = entry
         if self._save_consumer(entry, group):
             self._arm(entry)
+        return await self._when_saved(entry, result)
+
+    async def _beat_in_thread(self, entry: GroupEntry, request: Heartbeat) -> HeartbeatResult:
+        """Handle a heartbeat of a large group, after those before it."""
+        # A task: when the client leaves, the thread goes on, and must keep the lock.
+        return await asyncio.shield(asyncio.ensure_future(self._beat_alone(entry, request)))
+
+    async def _beat_alone(self, entry: GroupEntry, request: Heartbeat) -> HeartbeatResult:
+        async with entry.lock:
+            if self._groups.get(entry.group_id) is not entry:
+                return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile; retry")
+            group = entry.group
+            if isinstance(group, Group):
+                if request.member_epoch != JOIN_EPOCH or not group.is_empty:
+                    text = f"group {entry.group_id} uses the classic protocol"
+                    return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
+                group = ConsumerGroup(entry.group_id, self.consumer_settings, group.generation, group.generation)
+            now, topics = self._now(), self._current_topics()
+            result = await self._in_thread(lambda: group.heartbeat(now, request, topics))
+            if group.is_empty and entry.group is not group:
+                return result  # rejected, so the group keeps its protocol
+            if group.is_empty and not group.epoch and not entry.has_offsets:
+                self._remove(entry.group_id)  # rejected, and the group was new
+                return result
+            entry.group = group
+            if self._save_consumer(entry, group):
+                self._arm(entry)
+        return await self._when_saved(entry, result)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _when_saved(self, entry: GroupEntry, result: HeartbeatResult) -> HeartbeatResult:
         refusals = entry.refusals
         if entry.saving is not None and not entry.saving.done():
             # Also if this heartbeat changed nothing, because its answer contains earlier changes.
@@ -254,7 +301,7 @@ class GroupCoordinator:
         if changes is None:
             return False
         entry.empty_since_ms = self._broker.clock.now_ms() if group.is_empty else None
-        entry.saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
+        entry.saving = self._store.execute(group_rows.ConsumerRows(entry.group_id, changes, entry.empty_since_ms))
 
         def settled(saved: asyncio.Future[None]) -> None:
             if _has_failed(saved):
@@ -437,7 +484,7 @@ class GroupCoordinator:
         if entry is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
         # Otherwise the offsets of an open transaction would be lost, although its commit succeeds.
-        if not entry.group.is_empty or entry.offsets.has_undecided:
+        if not entry.group.is_empty or entry.offsets.has_undecided or entry.lock.locked():
             return ErrorCode.NON_EMPTY_GROUP
         # Remove it from memory first: a later request creates a new group, which the store sees after this deletion.
         self._remove(group_id)
@@ -541,6 +588,9 @@ class GroupCoordinator:
             if entry.armed != at or self._groups.get(entry.group_id) is not entry:
                 continue  # an earlier deadline has replaced it, or the group was deleted
             entry.armed = None
+            if isinstance(entry.group, ConsumerGroup) and (entry.lock.locked() or entry.group.work > QUICK_WORK):
+                self._broker.spawn(self._tick_in_thread(entry, entry.group), "remove members of a large group")
+                continue
             failed = True
             with self._broker.health.watch(Chore.GROUPS, entry.group_id):
                 self._tick(entry, now)
@@ -556,9 +606,26 @@ class GroupCoordinator:
         if isinstance(entry.group, Group):
             self._perform(entry, entry.group.tick(now))
         else:
-            for member_id in entry.group.tick(now):
-                logger.info("removed member %s of group %s: its session timed out", member_id, entry.group_id)
-            self._save_consumer(entry, entry.group)
+            self._ticked(entry, entry.group, entry.group.tick(now))
+
+    async def _tick_in_thread(self, entry: GroupEntry, group: ConsumerGroup) -> None:
+        async with entry.lock:
+            if entry.group is not group or self._groups.get(entry.group_id) is not entry:
+                return
+            now = self._now()
+            at = now + _AFTER_A_FAILURE_MS
+            with self._broker.health.watch(Chore.GROUPS, entry.group_id):
+                self._ticked(entry, group, await self._in_thread(lambda: group.tick(now)))
+                at = now
+        if at != now:
+            self._arm_at(entry, at)
+        else:
+            self._arm(entry)
+
+    def _ticked(self, entry: GroupEntry, group: ConsumerGroup, gone: Iterable[str]) -> None:
+        for member_id in gone:
+            logger.info("removed member %s of group %s: its session timed out", member_id, entry.group_id)
+        self._save_consumer(entry, group)
 
 
 def _random_id() -> str:
