@@ -136,9 +136,7 @@ def test_a_handler_that_has_interrupted_a_holder_of_a_lock_is_refused(address: s
 
 
 @pytest.mark.integration
-def test_a_handler_that_waits_tells_the_send_thread_of_the_batch_that_its_frame_has_opened(
-    address: str, topic: str
-) -> None:
+def test_a_handler_that_waits_tells_the_send_thread_of_its_frames_batch(address: str, topic: str) -> None:
     """The handler's record joins that batch, and the frame goes on to wake the send thread only afterwards."""
     with Producer(address) as producer:
         producer.send(topic, b"first", partition=0).result(60)

@@ -417,7 +417,7 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     assert producer.sender.take_failures() == NONE_FAILED
 
 
-def test_what_is_known_of_the_failures_is_known_of_all_and_not_only_of_the_causes_that_are_kept() -> None:
+def test_what_is_known_of_the_failures_is_known_of_all_not_only_of_the_kept_causes() -> None:
     """PROD-8."""
     on = cluster(t=1)
     producer = SteppedProducer(on, delivery_timeout=2.0)
