@@ -152,7 +152,7 @@ time.sleep(0.1)
     assert accepted <= len(values(address, topic)) <= accepted + 1  # it may end between a send and its dot
 
 
-def test_a_producer_that_a_daemon_thread_starts_while_the_program_ends_loses_nothing_in_silence(
+def test_a_producer_that_a_daemon_thread_starts_at_the_end_loses_nothing_unsaid(
     address: str, topic: str
 ) -> None:
     """Its first record is refused, or waited for."""
