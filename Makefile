@@ -53,7 +53,7 @@ demo: setup  ## set-up and the story in a minute: server and Spark job killed, a
 	@$(BIN)/fencepost demo $(ARGS)
 
 check: lint  ## before each commit: lint, types, unit and model tests
-	$(RUN) -m "(unit or model) and not long and not soak" $(ARGS)
+	$(RUN) tests/unit tests/model tests/support -m "not long and not soak" $(ARGS)
 
 test: tools lint  ## set-up, lint and every promise once (WORKERS=4 processes)
 	$(RUN) -m "not long and not soak" $(if $(SKIP_KAFKA),,--floors test) $(ARGS)
