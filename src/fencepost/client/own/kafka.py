@@ -40,7 +40,7 @@ from fencepost.core.own.kafka_steps import ClaimOutcome, claim, release
 from fencepost.core.own.lease import Lease
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import NAME_TAKEN, Identity, is_outdated
-from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, ServerError, TimedOut
+from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, Persisted, ServerError, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 log = logging.getLogger("fencepost.own")
@@ -437,20 +437,29 @@ class KafkaReaderBackend:
             writing.end(who, commit=True)
             is_in_doubt = False
         except FencepostError as error:
-            if error.code not in NAME_TAKEN:
-                with suppress(FencepostError):
-                    writing.end(who, commit=False)
+            persisted: Persisted = "no" if doubts in (None, writing.doubts) else "unknown"
+            taken = error if error.code in NAME_TAKEN else self._abort(who)
+            if taken is None:
                 is_in_doubt = False
                 raise
             self._fenced = Fenced(
                 "another owner has taken over from this reader, or a commit took longer than the transaction timeout",
-                persisted="no" if doubts in (None, writing.doubts) else "unknown",
-                code=error.code,
+                persisted=persisted,
+                code=taken.code,
             )
             self.on_fenced(self._fenced)
             raise self._fenced.fresh() from error
         finally:
             self._is_in_doubt |= is_in_doubt or writing.doubts != before
+
+    def _abort(self, who: Identity) -> FencepostError | None:
+        """Abort, and return the coordinator's error if it says that the name was taken. The group's coordinator only
+        says that an epoch is stale, which a node that hung says, too: the transaction's decides."""
+        try:
+            self.owner.writing.end(who, commit=False)
+        except FencepostError as error:
+            return error if error.code in NAME_TAKEN else None
+        return None
 
 
 def _nothing() -> None:

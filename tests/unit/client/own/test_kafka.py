@@ -19,7 +19,7 @@ from fencepost.core.own.claim_request import ClaimRequest, check_claim
 from fencepost.core.own.kafka_steps import DescribeWriter
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import Closed, TimedOut
+from fencepost.errors import Closed, ErrorCode, Fenced, ServerError, TimedOut
 from fencepost.types import Epoch, Generation, Pid, TopicPartition
 from tests.support.stepped import SteppedProducer, cluster
 
@@ -147,6 +147,30 @@ def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:
     backend.commit("g", offsets)
     backend.commit("g", offsets)
     assert writing.steps == ["add", "abort", "init", "add", "commit", "add", "commit"]
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_stale_epoch_fences_a_reader_only_if_its_write_id_was_taken(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OWN-9. The group's coordinator cannot tell a takeover from a bump that it has missed; the transaction's can."""
+    backend, writing = KafkaReaderBackend(ClientSettings.of("127.0.0.1:1")), Writing()
+    backend.owner.identity, backend.owner.writing = Identity(PID, Epoch(0)), cast("Any", writing)
+
+    def add(*_: object) -> None:
+        raise ServerError(ErrorCode.TRANSACTION_ABORTABLE, "the epoch is stale")
+
+    def end(*_: object, commit: bool) -> None:
+        assert not commit
+        if is_taken:
+            raise ServerError(ErrorCode.PRODUCER_FENCED, "somebody else has the name")
+
+    monkeypatch.setattr(writing, "add_offsets", add)
+    monkeypatch.setattr(writing, "end", end)
+    with pytest.raises(Fenced if is_taken else ServerError) as raised:
+        backend.commit("g", {TopicPartition("t", 0): 1})
+    assert raised.value.code is (ErrorCode.PRODUCER_FENCED if is_taken else ErrorCode.TRANSACTION_ABORTABLE)
+    assert not is_taken or raised.value.persisted == "no"
 
 
 # --- a coordinator that hung, was replaced and wakes: it knows only an earlier epoch of the write id ---
