@@ -301,7 +301,7 @@ class GroupCoordinator:
         if changes is None:
             return False
         entry.empty_since_ms = self._broker.clock.now_ms() if group.is_empty else None
-        entry.saving = self._store.execute(group_rows.ConsumerRows(entry.group_id, changes, entry.empty_since_ms))
+        entry.saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
 
         def settled(saved: asyncio.Future[None]) -> None:
             if _has_failed(saved):
@@ -346,13 +346,17 @@ class GroupCoordinator:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Store offsets that `check_commit` allowed; they are visible when the future is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
+        growth = max(size_of_offsets(offsets, entry.offsets), 0)
         stored = self._overrule(entry, offsets.keys(), offsets)
 
         def arrived(_: asyncio.Future[None]) -> None:
             entry.committing -= 1
+            entry.committing_size -= growth
             self._weigh(entry)
 
         entry.committing += 1
+        entry.committing_size += growth
+        self._weigh(entry)
         stored.add_done_callback(arrived)
         return stored
 
@@ -363,7 +367,7 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, Committed],
     ) -> asyncio.Future[None]:
         """Store offsets, and overrule what transactions have staged for these partitions so far."""
-        rows = group_rows.put_offsets(entry.group_id, offsets)
+        rows: Sequence[Statement] = group_rows.put_offsets(entry.group_id, offsets)
         staged = entry.offsets.staged_for(partitions)
         if not staged:
             return self._when_stored(rows, partial(entry.offsets.put, offsets))
@@ -376,7 +380,7 @@ class GroupCoordinator:
                 transactions.overrule(pid, entry.group_id, overruled)
 
         for pid, overruled in staged.items():
-            rows += transactions.rows_to_overrule(pid, entry.group_id, overruled)
+            rows = [*rows, *transactions.rows_to_overrule(pid, entry.group_id, overruled)]
         stored = self._when_stored(rows, overrule)
         entry.overruling.add(stored)
         stored.add_done_callback(entry.overruling.discard)
@@ -394,6 +398,7 @@ class GroupCoordinator:
         """Keep offsets of an open transaction as undecided. The transaction coordinator stores them."""
         entry = self._groups.get(group_id) or self._create(group_id)
         entry.offsets.stage(pid, offsets)
+        self._weigh(entry)
 
     def decide(self, group_id: str, pid: Pid, *, commit: bool) -> None:
         entry = self._groups.get(group_id)
