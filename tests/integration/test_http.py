@@ -221,7 +221,7 @@ def test_a_connection_that_goes_on_too_slowly_is_closed(monkeypatch: pytest.Monk
 
 
 def test_idle_connections_make_way_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.server.http.port.MOST_CONNECTIONS", 5)
+    monkeypatch.setattr("fencepost.server.http.port.MOST_HTTP_CONNECTIONS", 5)
     with fencepost.Server(http_address=ANY) as started, ExitStack() as stack:
         host, port = started.http.removeprefix("http://").split(":")
         for _ in range(20):

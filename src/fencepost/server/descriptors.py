@@ -13,6 +13,8 @@ import sys
 from typing import Final
 
 _ENOUGH: Final = 65_536
+_OWN_FILES: Final = 64
+"""The store, the loop, listening sockets, files of snapshots and indexes that are open for a moment."""
 _UNKNOWN: Final = 1024
 """Where the system does not tell."""
 
@@ -45,11 +47,31 @@ def allow_many_files() -> None:
 
 def most_segment_files(wanted: int) -> int:
     """Return the number of segment files to keep open: `wanted`, but at most half of what the process may open."""
-    limit = _UNKNOWN
-    if sys.platform != "win32":
-        import resource
+    limit = _limit()
+    return wanted if limit is None else max(1, min(wanted, limit // 2))
 
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        if limit == resource.RLIM_INFINITY:
-            return wanted
-    return max(1, min(wanted, limit // 2))
+
+def most_connections(wanted: int, segment_files: int, others: int) -> int:
+    """Return the number of connections to accept: `wanted`, but not so many that the logs cannot open their files.
+    `others` are connections of another kind, beside the descriptors that every server needs."""
+    limit = _limit()
+    return wanted if limit is None else max(1, min(wanted, limit - segment_files - others - _OWN_FILES))
+
+
+def are_left() -> bool:
+    """Tell if the process can open another file."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
+
+
+def _limit() -> int | None:
+    """Return how many files the process may open; None: no limit."""
+    if sys.platform == "win32":
+        return _UNKNOWN
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if limit == resource.RLIM_INFINITY else limit

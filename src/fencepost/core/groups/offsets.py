@@ -27,8 +27,10 @@ class OffsetTable:
         self._committed: dict[TopicPartition, Committed] = {}
         self._undecided: dict[Pid, dict[TopicPartition, Committed | None]] = {}
         """Pending offsets of open transactions (TxnOffsetCommit); None if a later plain commit overrules one."""
+        self.undecided = 0
+        """Number of the pending offsets."""
         self.text_size = 0
-        """Characters of the metadata committed with the offsets."""
+        """Characters of the metadata of all offsets, also of pending ones."""
         self.keys_version = 0
         """Grows with every change of the partitions of which there are offsets, for caches."""
 
@@ -72,7 +74,14 @@ class OffsetTable:
 
     def stage(self, pid: Pid, offsets: Mapping[TopicPartition, Committed | None]) -> None:
         """Add offsets of an open transaction, which readers do not see yet."""
-        self._undecided.setdefault(pid, {}).update(offsets)
+        staged = self._undecided.setdefault(pid, {})
+        self._count(staged, -1)
+        staged.update(offsets)
+        self._count(staged, 1)
+
+    def _count(self, staged: Mapping[TopicPartition, Committed | None], sign: int) -> None:
+        self.undecided += sign * len(staged)
+        self.text_size += sign * sum(len(offset.metadata) for offset in staged.values() if offset is not None)
 
     def staged(self, pid: Pid) -> Mapping[TopicPartition, Committed | None]:
         return self._undecided.get(pid, {})
@@ -99,11 +108,12 @@ class OffsetTable:
         """Void staged offsets, because a later plain commit wins whatever becomes of their transactions. As in Kafka,
         the partitions stay undecided until the transactions end."""
         for pid, partitions in staged.items():
-            self._undecided[pid].update(dict.fromkeys(partitions))
+            self.stage(pid, dict.fromkeys(partitions))
 
     def decide(self, pid: Pid, *, commit: bool) -> None:
         """Commit or drop the offsets of an ended transaction."""
         offsets = self._undecided.pop(pid, {})
+        self._count(offsets, -1)
         if commit:
             self.put({partition: offset for partition, offset in offsets.items() if offset is not None})
 

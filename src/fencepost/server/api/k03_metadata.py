@@ -153,10 +153,10 @@ async def _authorize_first(
                     await _create(broker, request, name)
                 except FencepostError as error:
                     failures[name] = error.code
-    while True:  # until the topics that the client may describe are those of one version of the catalogue
-        version = broker.topics.version
+    while True:  # until the topics that the client may describe are those of one version of catalogue and ACLs
+        versions = broker.topics.version, broker.authorizer.table.version
         rights = await _find_rights(broker, request, names, ids)
-        if broker.topics.version == version:
+        if versions == (broker.topics.version, broker.authorizer.table.version):
             break
     answer = _answer(broker, request, names, ids, failures, rights)
     return answer if isinstance(answer, list) else await answer

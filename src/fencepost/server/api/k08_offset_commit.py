@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, Committed
@@ -30,6 +31,8 @@ _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
 _FEW: Final = 500
 """Maximum number of partitions to check in one piece."""
+_PIECE: Final = 2000
+"""Offsets of a large commit that are stored at a time."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
@@ -51,10 +54,7 @@ async def _in_pieces(commit: _Commit) -> Answer:
         rows = commit.begin(topic)
         async for partition in paced(topic.partitions):
             commit.check(rows, partition, refusal)
-    # Check the sender again, with no await between this and the commit: it may have lost its membership in between.
-    refuse_severed(commit.request.connection)
-    commit.refuse(_check_sender(commit.broker, commit.request))
-    return commit.store()
+    return await commit.store_in_pieces()
 
 
 class _Commit:
@@ -96,6 +96,22 @@ class _Commit:
             return {"topics": self._topics}
         stored = self.broker.groups.commit(self.request.message.group_id, self._accepted)
         return Deferred(stored, partial(_finish, self._topics, stored))
+
+    async def store_in_pieces(self) -> Answer:
+        """Store very many offsets, a few thousand at a time, so that commits of others need not wait for them all."""
+        left = iter(self._accepted.items())
+        async with self.broker.store.bulk:
+            while self._accepted and (piece := dict(islice(left, _PIECE))):
+                # Check the sender again, with no await between this and the commit: it may have lost its membership.
+                refuse_severed(self.request.connection)
+                self.refuse(_check_sender(self.broker, self.request))
+                self.refuse(self.broker.groups.check_room(self.request.message.group_id, piece))
+                if self._accepted:
+                    stored = self.broker.groups.commit(self.request.message.group_id, piece)
+                    await asyncio.wait((stored,))
+                    if stored.cancelled() or stored.exception() is not None:
+                        self.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return {"topics": self._topics}
 
 
 def _check_sender(broker: Broker, request: ApiRequest) -> ErrorCode:

@@ -6,27 +6,25 @@ it. Filters ignore case, as in Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.group_memory import GroupEntry
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
+from fencepost.server.net.turns import paced
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     states = {state.lower() for state in getattr(request.message, "states_filter", ())}
     kinds = {kind.lower() for kind in getattr(request.message, "types_filter", ())}
     sees_all = request.sees(CLUSTER_DESCRIBE)
-    wanted = [
-        entry
-        for entry in broker.groups
-        if (not states or entry.group.state.value.lower() in states) and (not kinds or entry.kind in kinds)
+    rows = [
+        _row(entry)
+        async for entry in paced(list(broker.groups))
+        if (not kinds or entry.kind in kinds) and (not states or entry.group.state.value.lower() in states)
         if sees_all or request.sees(GROUP_DESCRIBE, entry.group_id)
     ]
-    return in_pieces(wanted, _row, lambda rows: {"error_code": ErrorCode.NONE, "groups": rows})
+    return {"error_code": ErrorCode.NONE, "groups": rows}
 
 
 def _row(entry: GroupEntry) -> Fields:

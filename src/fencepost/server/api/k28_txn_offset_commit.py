@@ -6,6 +6,7 @@ v4 answers TRANSACTION_ABORTABLE where older ones answer INVALID_TXN_STATE.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Final
 
 from fencepost.core.groups.offsets import Committed
@@ -23,6 +24,10 @@ _NO_GENERATION: Final = -1
 _FIRST_VERSION_WITH_ABORTABLE: Final = 4
 _NEVER_FENCED: Final = 2**15
 """No version of this API answers PRODUCER_FENCED; INVALID_PRODUCER_EPOCH takes its place."""
+
+
+_FEW: Final = 500
+"""Maximum number of offsets that are stored beside others."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -50,7 +55,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         staging = broker.transactions.stage(
             message.transactional_id, who, message.group_id, offsets, request.connection
         )
-        whole = await outcome_of(staging, request.version, _NEVER_FENCED)
+        async with broker.store.bulk if len(offsets) > _FEW else nullcontext():
+            whole = await outcome_of(staging, request.version, _NEVER_FENCED)
         if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
             whole = ErrorCode.TRANSACTION_ABORTABLE
     if whole is not ErrorCode.NONE:

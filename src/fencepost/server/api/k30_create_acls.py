@@ -15,6 +15,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k29_describe_acls import CHANGE, acl_details, check_enabled
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import paced
 from fencepost.server.security.audit import actor_of
 
 _LONGEST: Final = 1024
@@ -24,10 +25,14 @@ _LONGEST: Final = 1024
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     created: list[Acl] = []
     results: list[Fields] = []
-    for row in request.message.creations:
+    try:
+        check_enabled(broker)
+        request.require(CLUSTER_ALTER)
+    except FencepostError as error:
+        failed = {"error_code": error.code, "error_message": error.reason}
+        return {"results": [failed] * len(request.message.creations)}
+    async for row in paced(request.message.creations):
         try:
-            check_enabled(broker)
-            request.require(CLUSTER_ALTER)
             created.append(_read(row))
         except FencepostError as error:
             results.append({"error_code": error.code, "error_message": error.reason})

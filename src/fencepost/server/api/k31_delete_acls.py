@@ -19,10 +19,14 @@ from fencepost.server.security.audit import actor_of
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     results: list[Fields] = []
     deleted: dict[Acl, None] = {}
+    try:
+        check_enabled(broker)
+        request.require(CLUSTER_ALTER)
+    except FencepostError as error:
+        failed = {"error_code": error.code, "error_message": error.reason, "matching_acls": []}
+        return {"filter_results": [failed] * len(request.message.filters)}
     async for row in paced(request.message.filters):
         try:
-            check_enabled(broker)
-            request.require(CLUSTER_ALTER)
             wanted = read_filter(
                 row.resource_type_filter,
                 row.pattern_type_filter,

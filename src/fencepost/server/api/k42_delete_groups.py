@@ -15,7 +15,8 @@ from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_read
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import gather_in_pieces
+from fencepost.server.net.turns import gather_in_pieces, paced
+from fencepost.server.storage.topics import Topic
 
 _AT_ONCE: Final = 100
 """Groups that share a commit of the store, and one turn of the loop: about 5 ms."""
@@ -32,11 +33,17 @@ async def _delete(broker: Broker, request: ApiRequest, name: str) -> ErrorCode:
     if not request.may(GROUP_DELETE, name):
         return GROUP_DELETE.refusal
     entry = broker.groups.get(name)
-    for partition in entry.offsets if entry is not None else ():
+    # A group may have tens of thousands of offsets. So look at all of them in pieces first, and then without a pause,
+    # which nobody may use to commit another one, at those of guarded topics.
+    guarded: dict[str, Topic] = {}
+    async for partition in paced(list(entry.offsets) if entry is not None else ()):
         topic = broker.topics.get(partition.topic)
-        if topic is not None:
+        if topic is not None and topic.reader_group:
+            guarded[topic.name] = topic
+    for partition in entry.offsets if entry is not None and guarded else ():
+        if partition.topic in guarded:
             try:
-                check_read(broker, request.connection, topic, partition.partition)
+                check_read(broker, request.connection, guarded[partition.topic], partition.partition)
             except FencepostError:
                 return ErrorCode.GROUP_AUTHORIZATION_FAILED
     return await broker.groups.delete(name)

@@ -6,7 +6,7 @@ request names twice is refused with DUPLICATE_RESOURCE, also if the two are for 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from fencepost.core.security.access import CLUSTER_ALTER
@@ -23,6 +23,7 @@ from fencepost.core.security.credentials import (
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import paced
 from fencepost.server.security.audit import actor_of
 from fencepost.server.security.users import UserChange
 
@@ -32,13 +33,16 @@ _CHANGED: Final[tuple[ErrorCode, str | None]] = (ErrorCode.NONE, None)
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
+    rows = (*message.deletions, *message.upsertions)
+    if not request.may(CLUSTER_ALTER):
+        refusal = CLUSTER_ALTER.refusal, request.refusal(CLUSTER_ALTER)
+        return _answer({row.name: refusal async for row in paced(rows)})
     changes: dict[str, UserChange] = {}
     outcomes: dict[str, tuple[ErrorCode, str | None]] = {}
-    for row in (*message.deletions, *message.upsertions):
+    async for row in paced(rows):
         if outcomes.get(row.name, _CHANGED) is not _CHANGED:
             continue  # the first mistake counts
         try:
-            request.require(CLUSTER_ALTER)
             if changes.pop(row.name, None) is not None:
                 reason = f"the request names user {row.name!r} more than once: send one request per mechanism"
                 raise ServerError(ErrorCode.DUPLICATE_RESOURCE, reason)
@@ -49,9 +53,13 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     try:
         if changes:
             await broker.users.alter(list(changes.values()))
-            _keep(broker, request, changes.values())
+            await _keep(broker, request, changes.values())
     except FencepostError as error:
         outcomes |= dict.fromkeys(changes, (error.code, error.reason))
+    return _answer(outcomes)
+
+
+def _answer(outcomes: Mapping[str, tuple[ErrorCode, str | None]]) -> Fields:
     return {
         "results": [
             {"user": user, "error_code": code, "error_message": reason} for user, (code, reason) in outcomes.items()
@@ -59,9 +67,9 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     }
 
 
-def _keep(broker: Broker, request: ApiRequest, changes: Iterable[UserChange]) -> None:
+async def _keep(broker: Broker, request: ApiRequest, changes: Iterable[UserChange]) -> None:
     """Add the changes to the audit log, without the credentials."""
-    for change in changes:
+    async for change in paced(changes):
         broker.audit.record(
             Event.USER_REMOVED if change.credential is None else Event.USER_CHANGED,
             actor_of(request.connection),

@@ -35,6 +35,8 @@ class GroupEntry:
         self.offsets = OffsetTable()
         self.committing = 0
         """Number of commits on their way to the store, which `offsets` does not contain yet."""
+        self.committing_size = 0
+        """By how many bytes they make the group grow."""
         self.lock = asyncio.Lock()
         """Held while a thread changes the group, which is large then: nobody else may change it meanwhile."""
         self.overruling: set[asyncio.Future[None]] = set()
@@ -53,7 +55,12 @@ class GroupEntry:
     @property
     def size(self) -> int:
         return (
-            _GROUP + len(self.group_id) + self.members_size + OFFSET_SIZE * len(self.offsets) + self.offsets.text_size
+            _GROUP
+            + len(self.group_id)
+            + self.members_size
+            + OFFSET_SIZE * (len(self.offsets) + self.offsets.undecided)
+            + self.offsets.text_size
+            + self.committing_size
         )
 
     @property

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
@@ -23,7 +23,7 @@ from fencepost.core.groups.kip848_messages import (
     TopicInfo,
 )
 from fencepost.core.groups.offsets import Committed
-from fencepost.server.storage.store import Queryable, Statement
+from fencepost.server.storage.store import Later, Queryable, Statement
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
 SCHEMA: Final = (
@@ -40,6 +40,8 @@ SCHEMA: Final = (
     ) WITHOUT ROWID""",
 )
 
+_FEW: Final = 500
+"""Rows that are made on the loop."""
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 
@@ -76,26 +78,9 @@ def put_classic(group_id: str, record: GroupRecord, empty_since_ms: Milliseconds
     ]
 
 
-class ConsumerRows(Sequence[Statement]):
-    """The statements that store changes of a group. They are made by the store's thread, not on the loop: a member may
-    have a hundred thousand partitions."""
-
-    def __init__(self, group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> None:
-        self._make = partial(_put_consumer, group_id, changes, empty_since_ms)
-        self._size = 2 + len(changes.members)
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[Statement]:
-        return iter(self._make())
-
-    @overload
-    def __getitem__(self, at: int) -> Statement: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[Statement]: ...
-    def __getitem__(self, at: int | slice) -> Statement | Sequence[Statement]:
-        return self._make()[at]
+def put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> Sequence[Statement]:
+    """Store changes of a group; a member may have a hundred thousand partitions."""
+    return Later(2 + len(changes.members), partial(_put_consumer, group_id, changes, empty_since_ms))
 
 
 def _put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds | None) -> list[Statement]:
@@ -119,7 +104,12 @@ def _put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds 
     return statements
 
 
-def put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> list[Statement]:
+def put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Sequence[Statement]:
+    make = partial(_put_offsets, group_id, offsets)
+    return make() if len(offsets) <= _FEW else Later(len(offsets), make)
+
+
+def _put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> list[Statement]:
     return [
         (
             _PUT_OFFSET,

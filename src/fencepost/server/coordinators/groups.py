@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.core.groups.classic import Group
@@ -77,6 +78,9 @@ SCHEMA: Final = group_rows.SCHEMA
 
 _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
+
+_SECONDS: Final = 0.003
+"""Duration of a piece of work, after which others get their turn."""
 
 _AFTER_A_FAILURE_MS: Final = 1000
 """Time until the retry of a deadline whose work failed."""
@@ -301,7 +305,7 @@ class GroupCoordinator:
         if changes is None:
             return False
         entry.empty_since_ms = self._broker.clock.now_ms() if group.is_empty else None
-        entry.saving = self._store.execute(group_rows.ConsumerRows(entry.group_id, changes, entry.empty_since_ms))
+        entry.saving = self._store.execute(group_rows.put_consumer(entry.group_id, changes, entry.empty_since_ms))
 
         def settled(saved: asyncio.Future[None]) -> None:
             if _has_failed(saved):
@@ -346,13 +350,17 @@ class GroupCoordinator:
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> asyncio.Future[None]:
         """Store offsets that `check_commit` allowed; they are visible when the future is done."""
         entry = self._groups.get(group_id) or self._create(group_id)
+        growth = max(size_of_offsets(offsets, entry.offsets), 0)
         stored = self._overrule(entry, offsets.keys(), offsets)
 
         def arrived(_: asyncio.Future[None]) -> None:
             entry.committing -= 1
+            entry.committing_size -= growth
             self._weigh(entry)
 
         entry.committing += 1
+        entry.committing_size += growth
+        self._weigh(entry)
         stored.add_done_callback(arrived)
         return stored
 
@@ -363,7 +371,7 @@ class GroupCoordinator:
         offsets: Mapping[TopicPartition, Committed],
     ) -> asyncio.Future[None]:
         """Store offsets, and overrule what transactions have staged for these partitions so far."""
-        rows = group_rows.put_offsets(entry.group_id, offsets)
+        rows: Sequence[Statement] = group_rows.put_offsets(entry.group_id, offsets)
         staged = entry.offsets.staged_for(partitions)
         if not staged:
             return self._when_stored(rows, partial(entry.offsets.put, offsets))
@@ -376,7 +384,7 @@ class GroupCoordinator:
                 transactions.overrule(pid, entry.group_id, overruled)
 
         for pid, overruled in staged.items():
-            rows += transactions.rows_to_overrule(pid, entry.group_id, overruled)
+            rows = [*rows, *transactions.rows_to_overrule(pid, entry.group_id, overruled)]
         stored = self._when_stored(rows, overrule)
         entry.overruling.add(stored)
         stored.add_done_callback(entry.overruling.discard)
@@ -394,6 +402,7 @@ class GroupCoordinator:
         """Keep offsets of an open transaction as undecided. The transaction coordinator stores them."""
         entry = self._groups.get(group_id) or self._create(group_id)
         entry.offsets.stage(pid, offsets)
+        self._weigh(entry)
 
     def decide(self, group_id: str, pid: Pid, *, commit: bool) -> None:
         entry = self._groups.get(group_id)
@@ -582,7 +591,7 @@ class GroupCoordinator:
         if self._wake is not None:
             self._wake.cancel()
             self._wake = None
-        now = self._now()
+        now, began = self._now(), perf_counter()
         while self._timers and self._timers[0][0] <= now:
             at, _, entry = heapq.heappop(self._timers)
             if entry.armed != at or self._groups.get(entry.group_id) is not entry:
@@ -599,6 +608,8 @@ class GroupCoordinator:
                 self._arm_at(entry, now + _AFTER_A_FAILURE_MS)
             else:
                 self._arm(entry)
+            if perf_counter() - began > _SECONDS:
+                break  # thousands of sessions may end at the same moment: others get their turn
         if self._timers:
             self._sleep_until(self._timers[0][0])
 

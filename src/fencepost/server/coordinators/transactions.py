@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -47,14 +47,18 @@ from fencepost.server.coordinators.guards import (
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.coordinators.transaction_rows import Overruled
 from fencepost.server.health import Chore
-from fencepost.server.storage.store import Statement
+from fencepost.server.storage.store import Later, Statement
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.net.connection import Connection
+    from fencepost.server.storage.topics import Topic
 
 logger = logging.getLogger(__name__)
+
+_FEW: Final = 500
+"""Partitions and offsets of a transaction whose rows are made on the loop."""
 
 SCHEMA: Final = transaction_rows.SCHEMA
 
@@ -127,7 +131,9 @@ class Transactions:
                 entry.staged[group] = offsets
                 # After a commit decision the store already has these offsets, or later ones that replaced them.
                 done = entry.transaction.state is TransactionState.PREPARE_COMMIT
-                offsets_to_come = dict.fromkeys(offsets) if done else _without_overruled(entry, group, offsets)
+                offsets_to_come = (
+                    dict.fromkeys(offsets) if done else _without_overruled(entry.overruled, group, offsets)
+                )
                 broker.groups.stage(group, entry.transaction.pid, offsets_to_come)
 
     def _add(self, transaction: TransactionMetadata) -> Entry:
@@ -346,7 +352,7 @@ class Transactions:
     async def _store_joined(self, entry: Entry, changed: TransactionMetadata, partitions: set[TopicPartition]) -> None:
         entry.adding = partitions
         try:
-            await self._broker.store.execute([transaction_rows.put(changed, entry.staged)])
+            await self._broker.store.execute(_rows(changed, entry.staged))
             entry.transaction = changed
         except FencepostError:
             if entry.transaction.state in RESTING:
@@ -381,8 +387,9 @@ class Transactions:
                     ErrorCode.INVALID_TXN_STATE, f"group {group!r} was not added to the transaction; add it first"
                 )
             refuse_severed(connection)
-            for name in offsets:
-                check_read(self._broker, connection, self._broker.partition(*name).topic, name.partition)
+            self._check_read(connection, offsets)
+            if (full := self._broker.groups.check_room(group, offsets)) is not ErrorCode.NONE:
+                raise ServerError(full, "all groups together use group_memory bytes")
             before, staged_before = entry.staged.get(group, {}), entry.staged
             # As with partitions, note it before it is stored.
             entry.connections.add(connection)
@@ -392,16 +399,29 @@ class Transactions:
             groups.stage(group, transaction.pid, offsets)
             renewed = entry.overruled & {Overruled(group, partition) for partition in offsets}
             entry.overruled -= renewed
-            rows = [transaction_rows.put(transaction, entry.staged)]
-            rows += [transaction_rows.drop_overruled(transaction.name, each) for each in renewed]
+            rows = _rows(
+                transaction,
+                entry.staged,
+                lambda: [transaction_rows.drop_overruled(transaction.name, each) for each in renewed],
+            )
             try:
                 await self._broker.store.execute(rows)
             except FencepostError:
                 entry.overruled |= renewed
                 groups.decide(group, transaction.pid, commit=False)
-                groups.stage(group, transaction.pid, _without_overruled(entry, group, before))
+                groups.stage(group, transaction.pid, _without_overruled(entry.overruled, group, before))
                 entry.staged = staged_before
                 raise
+
+    def _check_read(self, connection: Connection, offsets: Iterable[TopicPartition]) -> None:
+        """Raise if a topic is gone, or the connection may not read one of the partitions."""
+        known: dict[str, Topic | None] = {}
+        for name, index in offsets:
+            topic = known[name] if name in known else known.setdefault(name, self._broker.topics.get(name))
+            if topic is None or index >= topic.partition_count:
+                raise ServerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {name}-{index} does not exist")
+            if topic.reader_group:
+                check_read(self._broker, connection, topic, index)
 
     def rows_to_overrule(self, pid: Pid, group: str, partitions: Iterable[TopicPartition]) -> list[Statement]:
         """Return the rows to store together with a commit of the group that replaces these staged offsets."""
@@ -447,9 +467,8 @@ class Transactions:
             if commit:
                 await self.markers.sync_records(decided)  # step 2
             await self._broker.groups.overruling_settled(entry.staged)
-            await self._broker.store.execute(
-                [transaction_rows.put(decided, entry.staged), *_offset_rows(entry, commit=commit)]
-            )
+            staged, overruled = entry.staged if commit else {}, frozenset(entry.overruled)
+            await self._broker.store.execute(_rows(decided, entry.staged, lambda: _offset_rows(staged, overruled)))
         except FencepostError:
             entry.transaction = before
             raise
@@ -576,20 +595,32 @@ def _is_forgettable(transaction: TransactionMetadata, now: Milliseconds) -> bool
     return transaction.state in RESTING and now - transaction.updated_ms > _FORGET_AFTER_MS
 
 
-def _offset_rows(entry: Entry, *, commit: bool) -> list[Statement]:
-    if not commit:
-        return []
+def _rows(
+    transaction: TransactionMetadata,
+    staged: transaction_rows.StagedOffsets,
+    more: Callable[[], Sequence[Statement]] = list,
+) -> Sequence[Statement]:
+    """Return what stores a transaction. If it is large, the store's thread makes the rows, from what it is now."""
+    size = len(transaction.partitions) + sum(map(len, staged.values()))
+    if size <= _FEW:
+        return [transaction_rows.put(transaction, staged), *more()]
+    snapshot, groups = _copy(transaction), dict(staged)
+    return Later(1 + size, lambda: [transaction_rows.put(snapshot, groups), *more()])
+
+
+def _offset_rows(staged: transaction_rows.StagedOffsets, overruled: Set[Overruled]) -> list[Statement]:
+    """Return what stores the offsets of a transaction that commits."""
     rows: list[Statement] = []
-    for group, offsets in entry.staged.items():
-        counting = _without_overruled(entry, group, offsets)
+    for group, offsets in staged.items():
+        counting = _without_overruled(overruled, group, offsets)
         rows += group_rows.put_offsets(group, {where: offset for where, offset in counting.items() if offset})
     return rows
 
 
 def _without_overruled(
-    entry: Entry, group: str, offsets: Mapping[TopicPartition, Committed]
+    overruled: Set[Overruled], group: str, offsets: Mapping[TopicPartition, Committed]
 ) -> dict[TopicPartition, Committed | None]:
-    return {where: None if Overruled(group, where) in entry.overruled else offset for where, offset in offsets.items()}
+    return {where: None if Overruled(group, where) in overruled else offset for where, offset in offsets.items()}
 
 
 def _refuse_delayed(entry: Entry, connection: Connection) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from fencepost.server.addresses import parse_address
 from fencepost.server.http.app import make_app
 from fencepost.server.http.console.streams import Streams
 from fencepost.server.http.proxied import Proxied
+from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS
 from fencepost.server.net.tls import make_context
 
 if TYPE_CHECKING:
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
 
-MOST_CONNECTIONS: Final = 200
-"""Connections at a time; the longest idle one makes way for a new one."""
+_PIPELINED_SECONDS: Final = 1.0
+"""Pause before a request that was sent too early."""
+_KEPT_PLACES: Final = 20
+"""Connections beyond the limit, if all others are busy: for a probe of the server's health."""
 SILENT_SECONDS: Final = 10.0
 """Time for a TLS handshake, and for the next whole request of a connection."""
 _STOP_SECONDS: Final = 2
@@ -36,21 +40,53 @@ _STOP_SECONDS: Final = 2
 
 
 class _Protocol(H11Protocol):
-    """It closes a connection that does not send a whole request in time, and one of too many: silent connections must
-    not keep others out."""
+    """It closes a connection that does not send a whole request or does not read its answers in time, and one of too
+    many: those that make no use of their connections must not keep others out."""
 
     _idle_since = 0.0
     _seen: object = None
     """The request that was there at the last look."""
+    _unread = 0
+    """Bytes of answers that the client had not read at the last look."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         loop = asyncio.get_running_loop()
         self._idle_since = loop.time()
         loop.call_later(SILENT_SECONDS, self._look)
-        if len(self.connections) > MOST_CONNECTIONS:
-            idle = [each for each in self.connections if isinstance(each, _Protocol) and each._is_idle]
-            min(idle, key=lambda each: each._idle_since, default=self).transport.close()
+        if len(self.connections) > MOST_HTTP_CONNECTIONS:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Close the connection of which least use is made, of the address that has most of them."""
+        others = [each for each in self.connections if isinstance(each, _Protocol) and each is not self]
+        useless = [each for each in others if each._is_idle or each._waits_for_client]
+        if useless:
+            numbers = Counter(each._address for each in others)
+            last = min(useless, key=lambda each: (-numbers[each._address], each._idle_since))
+        elif len(self.connections) > MOST_HTTP_CONNECTIONS + _KEPT_PLACES:
+            last = self
+        else:
+            return
+        last.transport.abort()  # `close` would wait until the client has read what was sent
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request. One that was sent before the answer to the last waits: no browser or probe does
+        that, and thousands of them would keep the loop busy."""
+        if self.conn.trailing_data[0] and not self.transport.is_closing():
+            asyncio.get_running_loop().call_later(_PIPELINED_SECONDS, super().on_response_complete)
+        else:
+            super().on_response_complete()
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """The client has not sent its whole request, or does not read the answer."""
+        cycle: RequestResponseCycle | None = self.cycle
+        return bool(self.flow.write_paused) or (cycle is not None and cycle.more_body)
 
     @property
     def _is_idle(self) -> bool:
@@ -60,9 +96,14 @@ class _Protocol(H11Protocol):
     def _look(self) -> None:
         if self.transport.is_closing():
             return
+        unread = self.transport.get_write_buffer_size()
+        if unread and unread == self._unread:
+            self.transport.abort()
+            return
         if self._is_idle and self.cycle is self._seen:
             self.transport.close()
             return
+        self._unread = unread
         if self.cycle is not self._seen:
             self._idle_since = asyncio.get_running_loop().time()
         self._seen = self.cycle

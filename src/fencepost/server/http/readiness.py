@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from fencepost.errors import FencepostError
+from fencepost.server import descriptors
 from fencepost.server.health import Chore
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class Readiness:
         broker = self._broker
         reasons = []
         await asyncio.get_running_loop().run_in_executor(broker.threads, broker.space.look)
+        if not descriptors.are_left():
+            reasons.append(
+                "the process has opened as many files as it may: raise its limit (ulimit -n), or lower max_connections"
+            )
         if broker.space.is_low:
             reasons.append(str(broker.space.refusal()))
         try:

@@ -17,6 +17,8 @@ from fencepost.server.addresses import one_client
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
 
+MOST_HTTP_CONNECTIONS: Final = 200
+"""Connections to the HTTP port; one that makes no use of its place makes way for a new one."""
 _MOST_ADDRESSES: Final = 10_000
 """Addresses whose rate is remembered; the one that was idle longest is forgotten first."""
 

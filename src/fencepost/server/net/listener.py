@@ -13,11 +13,12 @@ from fencepost.core.security.principal import Principal
 from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
+from fencepost.server.descriptors import most_connections
 from fencepost.server.health import Chore
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.bystanders import Bystanders
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.limits import ConnectionLimits
+from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS, ConnectionLimits
 from fencepost.server.net.pending import PendingConnection, PendingConnections
 from fencepost.server.net.port import Port, look_at_files, make_tls
 from fencepost.server.net.request_memory import RequestMemory
@@ -113,12 +114,19 @@ class Listener:
         why = self._limits.opened(session.client_host) or why
         if len(self.connections) > config.max_connections:
             why = f"max_connections ({config.max_connections}) are open"
+        elif len(self.connections) > (most := self._most_connections()):
+            why = f"{most} connections are open, and the logs need the other files that the process may open"
         if why is not None:
             connection.refuse(why)
         elif session.authenticated:
             self._enter(connection)
         else:
             self.wait_for(connection)
+
+    def _most_connections(self) -> int:
+        config = self.broker.config
+        http = MOST_HTTP_CONNECTIONS if config.http_address is not None else 0
+        return most_connections(config.max_connections, self.broker.handles.limit, http)
 
     def logged_in(self, connection: Connection) -> None:
         """Stop waiting for the login of a connection, and count it for its user."""

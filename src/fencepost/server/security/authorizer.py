@@ -17,6 +17,7 @@ from fencepost.core.security.acls import (
     as_bits,
 )
 from fencepost.errors import ErrorCode, ServerError
+from fencepost.server.net.turns import paced
 from fencepost.server.storage.store import Statement, Store
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class Authorizer:
             return []
         if len(self.table) + len(new) > MOST_ACLS:
             raise ServerError(ErrorCode.POLICY_VIOLATION, f"there can be at most {MOST_ACLS} ACLs")
-        await self._store.execute([_row(_INSERT, acl) for acl in new])
-        return [acl for acl in new if self.table.add(acl)]
+        await self._store.execute([_row(_INSERT, acl) async for acl in paced(new)])
+        return [acl async for acl in paced(new) if self.table.add(acl)]
 
     async def delete(self, acls: Iterable[Acl]) -> list[Acl]:
         """Remove ACLs: all of them, or none if the store fails. Return the removed ones. Denied operations are allowed
@@ -123,8 +124,8 @@ class Authorizer:
         old = [acl for acl in dict.fromkeys(acls) if acl in self.table]
         if not old:
             return []
-        await self._store.execute([_row(_DELETE, acl) for acl in old], frees=True)
-        return [acl for acl in old if self.table.remove(acl)]
+        await self._store.execute([_row(_DELETE, acl) async for acl in paced(old)], frees=True)
+        return [acl async for acl in paced(old) if self.table.remove(acl)]
 
 
 def _row(sql: str, acl: Acl) -> Statement:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from fencepost.core.security.credentials import ITERATIONS, Credential, Mechanism, Shape, decoy, derive, shape_of
 from fencepost.errors import DataDirectoryError, ErrorCode, ServerError
+from fencepost.server.net.turns import paced
 from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.store import Statement, Store
 
@@ -94,8 +95,8 @@ class Users:
 
     async def alter(self, changes: Sequence[UserChange]) -> None:
         """Store all changes or none, then apply them."""
-        await self._store.execute([_statement(change) for change in changes])
-        for user, mechanism, credential in changes:
+        await self._store.execute([_statement(change) async for change in paced(changes)])
+        async for user, mechanism, credential in paced(changes):
             self._count_shapes(user, -1)
             if credential is not None:
                 self._credentials.setdefault(user, {})[mechanism] = credential

@@ -16,9 +16,9 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, overload
 
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.server.settings import Sync
@@ -51,6 +51,28 @@ SCHEMA: Final = (
 _HERE_IN_A_ROW: Final = 500
 """Commits on the loop before the thread gets one: only the thread copies the write-ahead log back into the file, which
 waits for the disk."""
+
+
+class Later(Sequence[Statement]):
+    """Statements that are made by the store's thread, because it takes long. What they are made of must not change."""
+
+    def __init__(self, size: int, make: Callable[[], Sequence[Statement]]) -> None:
+        """`size` is the number of statements, or more than one."""
+        self._size = size
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Statement]:
+        return iter(self._make())
+
+    @overload
+    def __getitem__(self, at: int) -> Statement: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Statement]: ...
+    def __getitem__(self, at: int | slice) -> Statement | Sequence[Statement]:
+        return self._make()[at]
 
 
 class Queryable(Protocol):
@@ -97,6 +119,9 @@ class Store:
         self._copied_at = 0
         """When the write-ahead log was last copied into the file."""
         self.commits = 0
+        self.bulk = asyncio.Lock()
+        """Held by whoever stores very many rows, until they are stored. The store does one change after the other, so
+        two such changes in its queue would hold up all others twice as long."""
         try:
             path.touch(mode=0o600)  # SQLite creates its other files with the same mode
             self._connection = self._open(sync, (*SCHEMA, *schema))
