@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import socket
 import time
@@ -258,7 +259,7 @@ def test_a_claim_waits_no_longer_than_the_login_lasts(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "login" in answer.error_message
         with pytest.raises(ConnectionEnded):
-            is_served(waiting)
+            all(is_served(waiting) for _ in itertools.count())  # the claim may have ended a moment before the login
 
 
 def test_our_client_logs_in_again_and_goes_on_to_wait_for_its_claim(tmp_path: Path) -> None:

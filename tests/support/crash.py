@@ -28,7 +28,7 @@ from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel import Record, check_batch, decode_batch, read_header
 from tests.support.batches import batch
 from tests.support.kafka import answers
-from tests.support.process import Child, free_port
+from tests.support.process import Child, free_port, stop
 from tests.support.raw import RawClient
 from tests.workers.crash_writer import value_of
 
@@ -76,7 +76,7 @@ class ServerProcess:
     def paused(self) -> Iterator[None]:
         """SIGSTOP, and SIGCONT at the end of the block."""
         assert self._child is not None
-        os.kill(self._child.pid, signal.SIGSTOP)
+        stop(self._child.pid)
         try:
             yield
         finally:

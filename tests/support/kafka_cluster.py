@@ -32,6 +32,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.results import PartitionDescription
 from fencepost.errors import FencepostError
 from tests.support.kafka import HOST, KafkaBroker, new_cluster_id
+from tests.support.process import stop
 
 NODES: Final = (1, 2, 3)
 SETTLED_SECONDS: Final = 120
@@ -90,7 +91,7 @@ class KafkaCluster:
     def paused(self, node: int) -> Iterator[None]:
         """SIGSTOP: it holds its connections, says nothing, and wakes up not knowing that time has passed."""
         pid = self.nodes[node].pid
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -80,6 +81,21 @@ def command_line(process: psutil.Process) -> list[str]:
         return process.cmdline()
     except psutil.NoSuchProcess:
         return []
+
+
+def stop(pid: int) -> None:
+    """Send SIGSTOP and wait until no thread runs any more: on a busy machine, threads of a JVM go on for a moment."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    while tasks.is_dir() and any(_state(task) not in "TtZX" for task in tasks.iterdir()):
+        time.sleep(0.001)  # the kernel stops it; there is nothing to await
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(") ")[2][0]
+    except OSError:  # the thread has ended
+        return "X"
 
 
 def free_port() -> int:
