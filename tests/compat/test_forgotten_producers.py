@@ -172,6 +172,15 @@ def _jars(request: pytest.FixtureRequest) -> None:
 Client: TypeAlias = Callable[[str], AbstractContextManager[Send]]
 
 
+@pytest.mark.every_run(
+    "delete_records-confluent-kafka",
+    "delete_records-kafka-python",
+    "delete_records-aiokafka",
+    "delete_records-java",
+    "delete_records-fencepost",
+    "let_retention_pass-fencepost",
+    "recreate-fencepost",
+)
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("take_away", [delete_records, let_retention_pass, recreate])
 def test_a_producer_goes_on_when_its_records_are_gone(

@@ -118,6 +118,7 @@ def tool(address: str, *what: str) -> str:
     return done.stdout
 
 
+@pytest.mark.every_run("consumer protocol")
 @PROTOCOLS
 def test_two_consumers_share_a_topic_and_one_takes_over(
     new_consumer: NewConsumer, raw: RawClient, group: str, four: str, how: tuple[str, ...]
@@ -158,6 +159,7 @@ def test_the_group_tool_lists_describes_and_resets(address: str, raw: RawClient,
     assert fetch_offsets(raw, group, None) == {}
 
 
+@pytest.mark.every_run("classic")
 @PROTOCOLS
 def test_the_group_tool_shows_members_and_state(
     new_consumer: NewConsumer, address: str, group: str, how: tuple[str, ...]

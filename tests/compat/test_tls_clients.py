@@ -43,7 +43,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(scope="module", params=["ours", "kafka"])
+@pytest.fixture(scope="module", params=["ours", pytest.param("kafka", marks=pytest.mark.long)])
 def address(
     request: pytest.FixtureRequest, certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:

@@ -85,6 +85,7 @@ def test_kafkas_copier_copies_exactly_once_with_random_aborts(
     assert transactional.stable_group_offset(f"{name}-group", f"{name}-in") == 3000
 
 
+@pytest.mark.long
 def test_kafkas_copier_copies_exactly_once_through_kills_of_the_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         server.start("os")

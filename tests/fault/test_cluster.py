@@ -162,6 +162,7 @@ class Run:
             assert follower.seen == logs[follower.topic], f"the reader of {follower.topic} saw something else"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_nothing_acknowledged_is_lost_or_doubled_while_leaders_die_and_move(cluster: KafkaCluster) -> None:
     """The coordinator killed, which leads a partition of every topic; all leaders moved back; the followers paused; and

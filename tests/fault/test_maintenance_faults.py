@@ -108,6 +108,7 @@ def run_compaction(log: PartitionLog, now_ms: int, max_keys: int) -> None:
     job.finish()
 
 
+@pytest.mark.every_run("3-killed", "1000-power lost", "3-power lost, some survived")
 @endings
 @pytest.mark.parametrize("max_keys", [3, 1000])
 def test_compaction_stopped_anywhere_loses_no_key_and_brings_none_back(

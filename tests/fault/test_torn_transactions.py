@@ -37,6 +37,7 @@ CONFLUENT: Final = (sys.executable, "-m", "tests.workers.transactions_loop")
 JAVA_LOOP: Final = Path(__file__).parents[1] / "compat" / "java" / "TransactionsLoop.java"
 
 
+@pytest.mark.every_run("as many records")
 @pytest.mark.parametrize("records", [1, 2], ids=["as many records", "more records"])
 def test_sequences_used_again_after_an_abort_do_not_swallow_records(
     fencepost_server: fencepost.Server, name: str, records: int
@@ -194,6 +195,7 @@ def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) ->
     assert outcome.kills > 1
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_jars")
 @pytest.mark.timeout(300)

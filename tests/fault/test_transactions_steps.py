@@ -168,6 +168,7 @@ def enumerate_steps(folder: Path, sync: Literal["os", "always"], ending: Ending,
     assert len(found) >= 6
 
 
+@pytest.mark.every_run("os-commit", "always-abort", "os-take over", "always-time out")
 @pytest.mark.parametrize("ending", ["commit", "abort", "take over", "time out"])
 @pytest.mark.parametrize("sync", ["os", "always"])
 def test_a_transaction_is_whole_wherever_the_server_is_killed(
@@ -176,6 +177,7 @@ def test_a_transaction_is_whole_wherever_the_server_is_killed(
     enumerate_steps(tmp_path, sync, ending)
 
 
+@pytest.mark.every_run("tears-commit", "fails-abort", "tears-take over")
 @pytest.mark.parametrize("ending", ["commit", "abort", "take over"])
 @pytest.mark.parametrize("power", ["fails", "tears"])
 def test_a_transaction_is_whole_wherever_the_power_fails(tmp_path: Path, power: str, ending: Ending) -> None:

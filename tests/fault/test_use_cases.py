@@ -283,6 +283,7 @@ def application(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appl
         yield found
 
 
+@pytest.mark.every_run("fencepost-sqlite", "kafka-sqlite")
 def test_an_outbox_is_relayed_in_order_each_row_once_despite_stops_and_kills(
     server: Engine, topic: str, application: Application, chance: random.Random
 ) -> None:

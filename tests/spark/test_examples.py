@@ -58,6 +58,7 @@ def test_the_report_stands_beside_sparks_own(ours: str, name: str, tmp_path: Pat
     assert sorted(committed_values(ours, f"{name}-out")) == sorted(VALUES)
 
 
+@pytest.mark.long
 def test_enriching_goes_on_until_it_is_ended(ours: str, name: str, tmp_path: Path) -> None:
     put(ours, name)
     command = [sys.executable, "examples/spark_enrich.py", ours, name, f"{name}-out", str(tmp_path / "checkpoint")]
@@ -69,6 +70,7 @@ def test_enriching_goes_on_until_it_is_ended(ours: str, name: str, tmp_path: Pat
     assert all(b" seen at " in value for value in found)
 
 
+@pytest.mark.long
 def test_a_pipeline_project_is_killed_and_run_with_more(ours: str, name: str, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples/spark_pipeline", project)

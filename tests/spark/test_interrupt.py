@@ -138,7 +138,7 @@ def enriches_them(command: Command) -> bool:
     return command.runs("pyspark.daemon")
 
 
-@pytest.mark.every_run("20000-enriches_them")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("records", "moment"), [(1_000_000, writes_its_orders), (20_000, starts_spark), (20_000, enriches_them)]
 )

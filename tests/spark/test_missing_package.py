@@ -45,6 +45,7 @@ def options(servers: str, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": servers, **more}
 
 
+@pytest.mark.every_run("writeStream")
 @pytest.mark.parametrize("kind", ["read", "readStream", "write", "writeStream"])
 def test_a_worker_without_the_package_says_so(kind: str, bare: Path, ours: str, name: str, tmp_path: Path) -> None:
     """PySpark sends readers and writers to its workers with this cloudpickle."""

@@ -92,6 +92,7 @@ def test_another_version_on_the_executors_is_found(
     assert f"fencepost {real}, the driver has 99.0" in str(found)
 
 
+@pytest.mark.long
 def test_executors_without_the_package_are_found(
     spark: SparkSession, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

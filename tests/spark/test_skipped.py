@@ -95,7 +95,7 @@ def lists(spark: SparkSession, table: Path, first: int, stop: int) -> None:
     spark.range(first, stop, 1, 1).write.mode("overwrite").parquet(str(table))
 
 
-@pytest.mark.every_run("fencepost-foreachBatch", "kafka-format")
+@pytest.mark.every_run("fencepost-foreachBatch")
 def test_a_stateful_batch_that_is_recomputed_with_other_rows_is_not_skipped(
     spark: SparkSession, servers: str, name: str, way: Callable[[str], Way], tmp_path: Path
 ) -> None:
@@ -171,7 +171,7 @@ def test_a_batch_without_state_is_skipped_whatever_it_is_recomputed_to(
     assert numbers(ours, f"{name}-out").total() == 2 * COUNT
 
 
-@pytest.mark.every_run("fencepost-format", "kafka-foreachBatch")
+@pytest.mark.every_run("kafka-format")
 def test_a_batch_is_not_skipped_if_its_topic_was_recreated_since(
     spark: SparkSession, servers: str, name: str, way: Callable[[str], Way]
 ) -> None:

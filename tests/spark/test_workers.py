@@ -59,6 +59,7 @@ if "python_streaming_source_runner" in sys.orig_argv[-1]:
 """Spark waits for ten seconds, which are fixed in its code, for the process of a stream's source."""
 
 
+@pytest.mark.every_run("session first")
 @pytest.mark.parametrize(
     ("program", "said"), [(JOB, "rows 10 3 check True"), (SESSION_FIRST, "rows 10")], ids=["job", "session first"]
 )
