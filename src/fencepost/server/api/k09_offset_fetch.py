@@ -9,7 +9,7 @@ The answer for a partition without a committed offset, or a group that does not 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
@@ -75,7 +75,11 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
 async def _in_pieces(broker: Broker, request: ApiRequest, asked: list[Any], *, stable: bool) -> Fields:
     rows = []
     async for wanted in paced(asked):
-        group = _look_up(broker, request, wanted)
+        group = _look_up(broker, request, wanted, queries=False)
+        if group.error is ErrorCode.NONE:
+            async for query in paced(_queries(broker, request, wanted, group.offsets)):
+                if query is not None:
+                    group.topics.append(query)
         topics = []
         async for topic in paced(group.topics):
             offsets = group.offsets
@@ -98,7 +102,7 @@ def _size(broker: Broker, group: Any) -> int:
     return sum(len(topic.partition_indexes) + 1 for topic in group.topics)
 
 
-def _look_up(broker: Broker, request: ApiRequest, group: Any) -> _GroupQuery:
+def _look_up(broker: Broker, request: ApiRequest, group: Any, *, queries: bool = True) -> _GroupQuery:
     if not request.may(GROUP_DESCRIBE, group.group_id):
         return _GroupQuery(group.group_id, GROUP_DESCRIBE.refusal, OffsetTable(), [])
     error = broker.groups.check_fetch(
@@ -108,17 +112,22 @@ def _look_up(broker: Broker, request: ApiRequest, group: Any) -> _GroupQuery:
     if offsets is None:
         offsets = OffsetTable()
     topics: list[_TopicQuery] = []
-    if error is ErrorCode.NONE:
-        topics = _all_of(broker, request, offsets) if group.topics is None else _merged(broker, request, group.topics)
+    if error is ErrorCode.NONE and queries:
+        topics = [query for query in _queries(broker, request, group, offsets) if query is not None]
     return _GroupQuery(group.group_id, error, offsets, topics)
 
 
-def _merged(broker: Broker, request: ApiRequest, topics: Iterable[Any]) -> list[_TopicQuery]:
+def _queries(broker: Broker, request: ApiRequest, group: Any, offsets: OffsetTable) -> Iterator[_TopicQuery | None]:
+    """Yield what is asked of a group, and None on the way there: there may be tens of thousands."""
+    return _all_of(broker, request, offsets) if group.topics is None else _merged(broker, request, group.topics)
+
+
+def _merged(broker: Broker, request: ApiRequest, topics: Iterable[Any]) -> Iterator[_TopicQuery | None]:
     asked: dict[Any, dict[int, None]] = {}
     for wanted in topics:
         key = getattr(wanted, "name", None), getattr(wanted, "topic_id", None)
         asked.setdefault(key, {}).update(dict.fromkeys(wanted.partition_indexes))
-    merged = []
+        yield None
     for (name, topic_id), indexes in asked.items():
         if name is None:
             topic = broker.topics.by_id(topic_id)
@@ -126,19 +135,17 @@ def _merged(broker: Broker, request: ApiRequest, topics: Iterable[Any]) -> list[
         error = ErrorCode.UNKNOWN_TOPIC_ID if name is None else ErrorCode.NONE
         if name is not None and not request.may(TOPIC_DESCRIBE, name):
             error = TOPIC_DESCRIBE.refusal
-        merged.append(_TopicQuery(name, topic_id, list(indexes), error))
-    return merged
+        yield _TopicQuery(name, topic_id, list(indexes), error)
 
 
-def _all_of(broker: Broker, request: ApiRequest, offsets: OffsetTable) -> list[_TopicQuery]:
+def _all_of(broker: Broker, request: ApiRequest, offsets: OffsetTable) -> Iterator[_TopicQuery | None]:
     by_topic: dict[str, list[int]] = {}
-    for name, index in offsets:
+    for name, index in list(offsets):
         by_topic.setdefault(name, []).append(index)
-    return [
-        _TopicQuery(name, topic.topic_id, sorted(indexes))
-        for name, indexes in by_topic.items()
-        if (topic := broker.topics.get(name)) is not None and request.sees(TOPIC_DESCRIBE, name)
-    ]
+        yield None
+    for name, indexes in by_topic.items():
+        if (topic := broker.topics.get(name)) is not None and request.sees(TOPIC_DESCRIBE, name):
+            yield _TopicQuery(name, topic.topic_id, sorted(indexes))
 
 
 def _topic(wanted: _TopicQuery, partitions: list[dict[str, Any]]) -> dict[str, Any]:
