@@ -152,9 +152,7 @@ time.sleep(0.1)
     assert accepted <= len(values(address, topic)) <= accepted + 1  # it may end between a send and its dot
 
 
-def test_a_producer_that_a_daemon_thread_starts_at_the_end_loses_nothing_unsaid(
-    address: str, topic: str
-) -> None:
+def test_a_producer_that_a_daemon_thread_starts_at_the_end_loses_nothing_unsaid(address: str, topic: str) -> None:
     """Its first record is refused, or waited for."""
     ended = run(f"""
 import atexit, threading
