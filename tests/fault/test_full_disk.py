@@ -70,6 +70,13 @@ class Scarce:
         self.server = fencepost.Server(data, sync="os", files=self.files, **settings)
 
 
+def send_until_rejected(bed: Scarce, producer: fencepost.Producer) -> None:
+    """Leave no room for 10 kB: the server asks the file system once in a second."""
+    while True:
+        bed.files.free_bytes = MIB + KIB
+        producer.send("t", b"x" * 10_000).result(20)
+
+
 @pytest.fixture
 def scarce(tmp_path: Path) -> Iterator[tuple[Scarce, RawClient]]:
     bed = Scarce(tmp_path / "data", background_interval_ms=20)
@@ -161,9 +168,7 @@ class TestTheWatermark:
         with bed.server as server, fencepost.Producer(server.address, delivery_timeout=1.0) as producer:
             producer.send("t", b"fits").result(20)
             with pytest.raises(fencepost.Expired) as caught:
-                while True:  # the server asks the file system once in a second
-                    bed.files.free_bytes = MIB + KIB
-                    producer.send("t", b"x" * 10_000).result(20)
+                send_until_rejected(bed, producer)
             assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert caught.value.persisted == "no"
             assert "the server last answered KAFKA_STORAGE_ERROR: the file system of" in str(caught.value)
