@@ -25,6 +25,7 @@ from fencepost.testing.clock import HandWoundClock
 from fencepost.testing.files import FailingFiles
 from fencepost.types import Pid
 from tests.support.batches import batch
+from tests.support.http import ANY, Metrics, get
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
 from tests.support.raw import EARLIEST, RawClient
 
@@ -67,6 +68,13 @@ class Scarce:
         self.files.free_bytes = 4 * MIB
         settings = {"min_free_bytes": MIB, "reserve_bytes": 64 * KIB, **settings}
         self.server = fencepost.Server(data, sync="os", files=self.files, **settings)
+
+
+def send_until_rejected(bed: Scarce, producer: fencepost.Producer) -> None:
+    """Leave no room for 10 kB: the server asks the file system once in a second."""
+    while True:
+        bed.files.free_bytes = MIB + KIB
+        producer.send("t", b"x" * 10_000).result(20)
 
 
 @pytest.fixture
@@ -125,6 +133,49 @@ class TestTheWatermark:
         files.free_bytes = MIB
         clock.advance(2)
         assert not space.admits(1000)
+
+    def test_the_state_stays_until_the_rejected_batch_would_fit(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        clock, files = HandWoundClock(), FailingFiles(tmp_path)
+        files.free_bytes = MIB + 500
+        space = Space(tmp_path, files, clock, min_free=MIB, reserve=0)
+        for _ in range(3):
+            assert not space.admits(1000)
+            space.look()  # as /readyz does
+            assert space.is_low
+            assert space.admits(10)
+            assert space.is_low
+            clock.advance(2)
+        (line,) = [record.message for record in caplog.records]
+        assert line.startswith(f"the disk is nearly full: the file system of {tmp_path} has 1 MiB free, and 1 MiB must")
+        files.free_bytes = MIB + 1000
+        space.look()
+        assert not space.is_low
+        assert caplog.records[-1].message == "new records are accepted again; 3 batches were rejected"
+
+    def test_a_batch_that_nobody_sends_again_is_forgotten(self, tmp_path: Path) -> None:
+        clock, files = HandWoundClock(), FailingFiles(tmp_path)
+        files.free_bytes = 2 * MIB
+        space = Space(tmp_path, files, clock, min_free=MIB, reserve=0)
+        assert not space.admits(100 * MIB)
+        clock.advance(31)
+        space.look()
+        assert not space.is_low
+
+    def test_the_client_the_metric_and_readiness_all_tell(self, tmp_path: Path) -> None:
+        bed = Scarce(tmp_path / "data", http_address=ANY)
+        with bed.server as server, fencepost.Producer(server.address, delivery_timeout=1.0) as producer:
+            producer.send("t", b"fits").result(20)
+            with pytest.raises(fencepost.Expired) as caught:
+                send_until_rejected(bed, producer)
+            assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+            assert caught.value.persisted == "no"
+            assert "the server last answered KAFKA_STORAGE_ERROR: the file system of" in str(caught.value)
+            page = get(f"{server.http}/readyz")
+            assert page.status == 503
+            assert "must stay free" in page.text
+            assert Metrics(server)("fencepost_disk_low") == 1
 
     def test_a_small_file_system_is_not_refused_as_a_whole(self, tmp_path: Path) -> None:
         files = FailingFiles(tmp_path)

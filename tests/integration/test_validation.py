@@ -191,3 +191,31 @@ def test_a_compacted_topic_takes_no_record_without_a_key(client: RawClient, code
 def test_a_topic_can_do_without(client: RawClient) -> None:
     client.create_topic("fast", configs={"fencepost.check.records": "false"})
     assert client.produce("fast", batch([b"x"], records=b"not records")).error is ErrorCode.NONE
+
+
+def named_records(client: RawClient, topic: str, data: bytes) -> list[int]:
+    """The records for which the server rejects the batch."""
+    client.send_produce(topic, data)
+    _, answer = client.receive()
+    [[partition]] = [each.partitions for each in answer.topics]
+    assert partition.error_code
+    assert all(reason for _, reason in partition.record_errors)
+    return [number for number, _ in partition.record_errors]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_rejected_batch_names_its_bad_records(client: RawClient, codec: str) -> None:
+    client.create_topic("compacted", configs={"cleanup.policy": "compact"})
+    client.create_topic("punctual", configs={"message.timestamp.after.max.ms": "1000"})
+    keys = [b"key", None, b"key", None]
+    rows = [(key, b"value", NOW, None) for key in keys]
+    assert named_records(client, "compacted", bytes(encode_batch(rows, codec=CODECS[codec]))) == [1, 3]
+    rows = [(None, b"value", NOW + ahead, None) for ahead in (0, 10**8, 0)]
+    assert named_records(client, "punctual", bytes(encode_batch(rows, codec=CODECS[codec]))) == [1]
+
+
+@pytest.mark.parametrize(("count", "size"), [(10_001, 1), (2, MIB)], ids=["records", "bytes"])
+def test_bad_records_of_large_batches_are_not_looked_for(client: RawClient, count: int, size: int) -> None:
+    client.create_topic("compacted", configs={"cleanup.policy": "compact", "max.message.bytes": str(8 * MIB)})
+    rows = [(None, bytes(size), NOW, None)] * count
+    assert named_records(client, "compacted", bytes(encode_batch(rows, codec=CODECS["lz4"]))) == []

@@ -104,6 +104,8 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
     "cannot measure the free space in %s: %s": LogEvent("disk.unmeasured", ("directory", "reason")),
     "cannot create %s: %s": LogEvent("disk.no_reserve", ("file", "reason")),
     "the disk is full: deleted %s, so that cleanup has room to start": LogEvent("disk.full", ("file",)),
+    "the disk is nearly full: %s": LogEvent("disk.low", ("reason",)),
+    "new records are accepted again; %d batches were rejected": LogEvent("disk.room", ("rejected",)),
     # metadata and audit log
     "cannot open %s (%s): trying again in exclusive mode": LogEvent("store.open_failed", ("file", "reason")),
     "cannot commit %d changes to the metadata store": LogEvent("store.commit_failed", ("changes",)),

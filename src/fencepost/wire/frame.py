@@ -25,6 +25,8 @@ DEFAULT_MAX_SIZE: Final = 100 * 1024 * 1024
 """Kafka's socket.request.max.bytes."""
 MAX_ANSWER: Final = 256 << 20
 """The largest response that a client accepts."""
+MAX_HANDSHAKE_ANSWER: Final = 256 << 10
+"""The largest one before versions are negotiated and the client is authenticated: until then it may be anybody's."""
 
 _API_VERSIONS: Final = int(Key.API_VERSIONS)  # compared with every frame, and a plain int is faster
 _REQUEST_HEAD: Final = Struct(">hhi")

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.answers import decode_answer
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import (
     INTRODUCTION,
@@ -43,7 +44,7 @@ from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreac
 from fencepost.kernel import Buffer, room
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
-from fencepost.wire.frame import MAX_ANSWER, FrameReader, framed, read_response_head, request_head
+from fencepost.wire.frame import MAX_ANSWER, MAX_HANDSHAKE_ANSWER, FrameReader, framed, read_response_head, request_head
 
 Silent: TypeAlias = Callable[[Address, TimedOut], None]
 """Called with a server that did not answer in time, on the thread that waited."""
@@ -73,7 +74,7 @@ class BlockingConnection(Closing):
         self._correlation_id = 0
         self._expected: deque[tuple[int, int, int]] = deque()
         """Correlation id, key and version of the requests in flight."""
-        self._frames = FrameReader(MAX_ANSWER, room)
+        self._frames = FrameReader(MAX_HANDSHAKE_ANSWER, room)
         self._received: deque[memoryview] = deque()
         """Complete frames that no request has taken yet."""
         self._ahead: deque[tuple[int, memoryview]] = deque()
@@ -116,6 +117,7 @@ class BlockingConnection(Closing):
 
     def _welcomed(self, welcome: Welcome) -> None:
         self.versions = welcome.versions
+        self._frames.max_size = MAX_ANSWER
         self.session_ends = float("inf") if welcome.session is None else time.monotonic() + welcome.session
 
     def _renew(self) -> None:
@@ -340,7 +342,10 @@ class Channel:
         body = messages.encode_request(key, version, fields)  # a field of the wrong type must not cost the connection
         with self._given_up_on_failure():
             answer = connection.exchange(key, version, body)
-        return messages.decode_response(key, *answer)
+        try:
+            return decode_answer(key, *answer)
+        except Malformed as error:
+            raise Unreachable(f"{self.address} sent an invalid answer: {error}") from error
 
     @contextlib.contextmanager
     def _given_up_on_failure(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
+from fencepost.client.cluster.answers import decode_answer
 from fencepost.client.cluster.handshake import (
     SOFTWARE_NAME,
     Steps,
@@ -31,7 +32,7 @@ from fencepost.errors import FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire import messages
 from fencepost.wire.apis import APIS, Key
-from fencepost.wire.frame import framed, read_response_head, request_head
+from fencepost.wire.frame import MAX_ANSWER, framed, read_response_head, request_head
 from fencepost.wire.hot.one_batch import OLDEST_VERSION, OneBatch
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
@@ -236,7 +237,7 @@ class BrokerConnection:
         version = self.version(key, at_most)
 
         def decoded(version: int, body: memoryview) -> None:
-            answered(messages.decode_response(key, version, body))
+            answered(decode_answer(key, version, body))
 
         self.request(key, version, [messages.encode_request(key, version, fields)], decoded, lost, timeout=timeout)
 
@@ -332,6 +333,7 @@ class BrokerConnection:
         self.versions = welcome.versions
         self._session_ends = float("inf") if welcome.session is None else self._clock() + welcome.session
         self.state = ConnectionState.READY
+        self._link.max_answer = MAX_ANSWER
         if is_new and self._on_ready is not None:
             self._on_ready(self)
 

@@ -142,8 +142,9 @@ def open_socket(address: Address, security: Security, timeout: float) -> socket.
             f"{address} did not accept the connection within {timeout:g} s: "
             "check the address, and whether a firewall blocks it"
         ) from None
-    except OSError as error:
-        raise Unreachable(f"{address} cannot be reached: {error.strerror or error}") from error
+    except (OSError, ValueError, OverflowError) as error:  # not only OSError: a server may have named any host and port
+        said = getattr(error, "strerror", None) or error
+        raise Unreachable(f"{address} cannot be reached: {said}") from error
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:
         return connected

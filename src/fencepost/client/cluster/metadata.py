@@ -118,7 +118,7 @@ class Metadata:
         self._not_before = now + self._backoff
 
     def answered(self, answer: Any, now: float) -> None:
-        """Take over an answer, a MetadataResponse of version 1 or newer."""
+        """Take over an answer, a MetadataResponse of version 1 or newer that `decode_answer` has checked."""
         self._asking = False
         self._stale = False
         self._updated = now
@@ -151,9 +151,6 @@ class Metadata:
             return
         partitions: list[PartitionMetadata] = []
         for partition in sorted(answer.partitions, key=_index):
-            # Gaps in the numbers should not happen; the missing partitions count as having no leader.
-            while len(partitions) < partition.partition_index:
-                partitions.append(PartitionMetadata(NO_LEADER, -1))
             epoch = getattr(partition, "leader_epoch", -1)
             leader, before = partition.leader_id, self._partition(known, partition.partition_index)
             same = known is not None and known.topic_id == getattr(answer, "topic_id", None)  # not recreated since

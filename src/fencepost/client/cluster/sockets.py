@@ -31,7 +31,7 @@ from fencepost.client.cluster.handshake import tls_failed
 from fencepost.client.cluster.security import OPEN, Security, Tls
 from fencepost.errors import ConfigError, FencepostError, Malformed, Unreachable
 from fencepost.kernel import Buffer, room
-from fencepost.wire.frame import MAX_ANSWER, FrameReader
+from fencepost.wire.frame import MAX_HANDSHAKE_ANSWER, FrameReader
 
 _BUFFERS_PER_WRITE: Final = 64
 _TLS_RECORD: Final = 1 << 14
@@ -57,6 +57,8 @@ class Link(Protocol):
     """Total bytes handed to the kernel."""
     queued: int
     """Total bytes handed to `write`."""
+    max_answer: int
+    """The largest frame that it accepts; small until the handler raises it."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """Queue the buffers; they are sent as the socket takes them. They are not copied, so they must not change."""
@@ -152,7 +154,7 @@ class SocketNetwork:
         else:
             self._selector.register(self._wakened, selectors.EVENT_READ, None)
         self._sleeping = False
-        self._resolved: deque[tuple[SocketLink, Sequence[tuple[int, str, int]] | OSError]] = deque()
+        self._resolved: deque[tuple[SocketLink, Sequence[tuple[int, str, int]] | Exception]] = deque()
         self._unflushed: dict[SocketLink, None] = {}
 
     def dial(self, address: Address, handler: Handler) -> SocketLink:
@@ -175,7 +177,7 @@ class SocketNetwork:
         try:
             found = socket.getaddrinfo(link.address.host, link.address.port, type=socket.SOCK_STREAM)
             self._resolved.append((link, [(int(family), str(at[0]), int(at[1])) for family, _, _, _, at in found]))
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # not only OSError: the server may have named anything
             self._resolved.append((link, error))
         self._sleeping = True  # in any case: wake the poll
         self.wake()
@@ -317,9 +319,17 @@ class SocketLink:
         self._open = False
         self._candidates: deque[tuple[int, str, int]] = deque()
         self._out: deque[memoryview] = deque()
-        self._frames = FrameReader(MAX_ANSWER, room)
+        self._frames = FrameReader(MAX_HANDSHAKE_ANSWER, room)
 
     # --- called by the handler ---
+
+    @property
+    def max_answer(self) -> int:
+        return self._frames.max_size
+
+    @max_answer.setter
+    def max_answer(self, size: int) -> None:
+        self._frames.max_size = size
 
     def write(self, parts: Sequence[Buffer]) -> None:
         for part in parts:
@@ -367,20 +377,21 @@ class SocketLink:
 
     # --- called by the network ---
 
-    def resolved(self, found: Sequence[tuple[int, str, int]] | OSError) -> None:
+    def resolved(self, found: Sequence[tuple[int, str, int]] | Exception) -> None:
         if self._handler is None:
             return
-        if isinstance(found, OSError):
-            self._fail(f"the host of {self.address} is unknown ({found.strerror}): check the address")
+        if isinstance(found, Exception):
+            said = getattr(found, "strerror", None) or found
+            self._fail(f"the host of {self.address} is unknown ({said}): check the address")
             return
         self._candidates.extend(found)
         self._dial_next(None)
 
-    def _dial_next(self, why: OSError | None) -> None:
+    def _dial_next(self, why: OSError | OverflowError | None) -> None:
         """Dial the next of the host's addresses; `why` is the failure of the previous one."""
         self._shut()
         if not self._candidates:
-            said = (why.strerror or str(why)) if why is not None else "the host has no address"
+            said = (getattr(why, "strerror", None) or str(why)) if why is not None else "the host has no address"
             self._fail(f"{self.address} cannot be reached: {said}")
             return
         family, host, port = self._candidates.popleft()
@@ -390,7 +401,7 @@ class SocketLink:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(self.socket)
             code = self.socket.connect_ex((host, port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # OverflowError: a port that does not exist
             self._dial_next(error)
             return
         if code not in (0, errno.EINPROGRESS, errno.EWOULDBLOCK):

@@ -21,7 +21,7 @@ from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.request import REQUESTS_IN_FLIGHT, Aboard, CollatedRequest, Requests
 from fencepost.client.produce.settling import Settling
-from fencepost.client.produce.state import SendState
+from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.core.backoff import backoff
 from fencepost.core.producers.inflight import TRANSACTION_OVER, Flight, Sent, Step, Verdict
@@ -536,6 +536,7 @@ class ProduceRequests:
             lane.fail(ServerError(code, "a batch in doubt cannot be split"))  # the retry is not in doubt
             return
         if verdict is Verdict.RETRY:
+            self._state.refusals[queue.name] = Refusal(now, code, part.error_message)
             log.debug("%s: %s, will be sent again", queue.name, code.name)
         elif verdict is Verdict.PERSISTED:
             flight.acknowledged(sent, None, now)

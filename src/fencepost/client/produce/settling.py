@@ -13,7 +13,7 @@ from typing import Any, Final
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.produce.lanes import Acknowledged
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch, TopicQueues
-from fencepost.client.produce.state import SendState
+from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import Failures, Settlement
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Sent
@@ -140,7 +140,9 @@ class Settling:
             first = topic.waiting[0].deadline
             self._state.due(first, now)
             if first <= now:
-                error = Expired(self._timed_out("no answer about the topic"), persisted="no", topic=topic.name)
+                known = self._metadata.topics.get(topic.name)
+                refusal = Refusal(now, known.error, None) if known is not None and known.error else None
+                error = self._expired("no answer about the topic", refusal, persisted="no", topic=topic.name)
                 self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
                 self.note_early_failures()
 
@@ -151,7 +153,7 @@ class Settling:
                 self._state.due(batch.deadline, now)
                 return True
             if self._queues.withdraw(queue, batch):
-                self.fail(batch, Expired(self._timed_out("not sent"), persisted="no", **batch.where))
+                self.fail(batch, self._batch_expired("not sent", batch, "no"))
         return False
 
     def expire_sent(self, queue: PartitionQueue, flight: Flight[ProducerBatch], now: float) -> None:
@@ -163,8 +165,7 @@ class Settling:
                 if sent.in_flight:
                     self._metadata.distrust()  # the leader does not answer: perhaps another broker leads by now
                 persisted = flight.give_up(sent)
-                error = Expired(self._timed_out("not acknowledged"), persisted=persisted, **sent.batch.where)
-                self.fail(sent.batch, error)
+                self.fail(sent.batch, self._batch_expired("not acknowledged", sent.batch, persisted))
                 continue
             self._state.due(deadline, now)
             if sent.in_doubt and self._state.transaction is None:  # in a transaction it fails with the transaction
@@ -179,12 +180,19 @@ class Settling:
         """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""
         for lane in self._state.lanes.lanes if self._state.lanes is not None else ():
             for batch, persisted in lane.take_overdue(now):
-                error = Expired(self._timed_out("not committed"), persisted=persisted, **batch.where)
+                error = self._batch_expired("not committed", batch, persisted)
                 self.fail(batch, error, restart_lane=persisted == "no")
             self._state.due(lane.expires_at, now)
 
-    def _timed_out(self, what: str) -> str:
-        return f"{what} within {self._options.delivery_timeout:g} s{self._state.trouble()}"
+    def _batch_expired(self, what: str, batch: ProducerBatch, persisted: Persisted) -> Expired:
+        return self._expired(what, self._state.last_refusal(batch), persisted=persisted, **batch.where)
+
+    def _expired(self, what: str, refusal: Refusal | None, **fields: Any) -> Expired:
+        """Return the error with what went wrong last: the connection, and the server's last refusal."""
+        message = f"{what} within {self._options.delivery_timeout:g} s{self._state.trouble()}"
+        if refusal is None:
+            return Expired(message, **fields)
+        return Expired(f"{message}; the server last answered {refusal}", code=refusal.code, **fields)
 
     # --- a queue ---
 

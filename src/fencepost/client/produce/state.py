@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
@@ -11,7 +11,7 @@ from fencepost.client.cluster.interrupts import Flag
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.options import ProducerOptions
-from fencepost.client.produce.partition_queue import PartitionQueue
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.rare_lines import RareLines
 from fencepost.client.transactions.coordinator import Steps
@@ -19,10 +19,23 @@ from fencepost.clock import Clock
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import KAFKA_LIMIT, WrittenAs
 from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
+from fencepost.errors import ErrorCode
+from fencepost.types import TopicPartition
 
 KEEPS_NAME: Final = 24 * 60 * 60.0
 """Seconds after which a named producer asks for its name again. Coordinators forget a name seven days after it was last
 asked for, even if it writes all the time, and its next holder gets another pid, whose epochs fence nobody (IDEM-5)."""
+
+
+class Refusal(NamedTuple):
+    """An answer of the server after which a batch is sent again."""
+
+    at: float
+    code: ErrorCode
+    words: str | None
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.words}" if self.words else self.code.name
 
 
 class SendState:
@@ -71,6 +84,8 @@ class SendState:
         """The caller's open transaction. `Enlisting` begins and ends it."""
         self.lanes: WriteLanes | None = None
         """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""
+        self.refusals: dict[TopicPartition, Refusal] = {}
+        """The last error code that made a batch of the partition wait for a retry."""
         self.is_repeatable = True
         """All records went to a partition that a later run would choose again, and none was in a transaction."""
 
@@ -150,6 +165,15 @@ class SendState:
             self.metadata.distrust()
             return None
         return self.brokers.of_node(leader)
+
+    def last_refusal(self, batch: ProducerBatch) -> Refusal | None:
+        """Return the last refusal since the batch was opened: of its partition, or of any if it has none yet."""
+        topic, index = batch.queue.name
+        if index == UNDESIGNATED:
+            found = max((each for where, each in self.refusals.items() if where.topic == topic), default=None)
+        else:
+            found = self.refusals.get(batch.queue.name)
+        return found if found is not None and found.at >= batch.opened else None
 
     def trouble(self) -> str:
         """From any thread: return the last connection error as the end of a message; empty once one works again."""

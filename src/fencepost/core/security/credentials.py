@@ -16,7 +16,8 @@ from fencepost.errors import ConfigError
 
 ITERATIONS: Final = range(4096, 16385)
 """Numbers of iterations that a credential may have, as in Kafka."""
-MIN_SALT_BYTES: Final = 12
+MIN_SALT_BYTES: Final = 1
+"""Kafka has no minimum, but clients cannot log in without a salt."""
 MAX_SALT_BYTES: Final = 1024
 MAX_NAME_CHARACTERS: Final = 255
 

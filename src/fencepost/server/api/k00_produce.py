@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -22,7 +22,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE
 from fencepost.core.security.access import TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.kernel import Scan
+from fencepost.kernel import Record, Scan, decode_batch, read_header
 from fencepost.kernel.header import DELETE_HORIZON, BatchHeader, Buffer, check_batch, is_transactional
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
@@ -56,6 +56,20 @@ _MUCH: Final = 2 * 1024 * 1024
 """Maximum bytes to append in one piece."""
 _PER_LOOK: Final = 64 * 1024
 """Bytes to append before looking whether another client waits."""
+
+
+_MOST_NAMED: Final = 10_000
+"""Records of a request that are decoded to name the bad ones. librdkafka's largest batch has so many."""
+_MOST_NAMED_BYTES: Final = 1 << 20
+
+
+class _BadRecords(ServerError):
+    """A batch that is rejected for some of its records; clients fail only those for good (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, scan: Scan, is_bad: Callable[[Record], bool]) -> None:
+        super().__init__(code, message)
+        self.scan = scan
+        self.is_bad = is_bad
 
 
 class _Outcome:
@@ -230,6 +244,7 @@ class _Outcomes:
         "_rows",
         "_scans",
         "_synced",
+        "_to_name",
         "_topic",
         "_touched",
         "_whole",
@@ -258,6 +273,7 @@ class _Outcomes:
         """Partitions with appends since the last `publish`."""
         self._synced: asyncio.Future[None] | None = None
         """The sync that covers everything published, if answers wait for one."""
+        self._to_name = _MOST_NAMED
         self._wide = sum(len(topic.partitions) for topic in message.topics) > FEW
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
@@ -294,7 +310,8 @@ class _Outcomes:
                     ours=self._ours,
                 )
             except FencepostError as error:
-                outcome = _refused(index, error.code, error.reason)
+                named = self._name_records(records, error) if isinstance(error, _BadRecords) else ()
+                outcome = _refused(index, error.code, error.reason, record_errors=named)
                 # The ACLs were checked above, so this is the refusal of a guard.
                 if error.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                     self._note_not_owner(name, index)
@@ -303,6 +320,16 @@ class _Outcomes:
         if outcome.partition is not None:
             self._touched.append(outcome.partition)
         rows.append(outcome)
+
+    def _name_records(self, records: memoryview | None, error: _BadRecords) -> list[tuple[int, str | None]]:
+        """Return the index of each bad record, with the reason; none if that would take the loop too long."""
+        assert records is not None
+        count = read_header(records).count
+        if count > self._to_name or error.scan.size > _MOST_NAMED_BYTES:
+            return []
+        self._to_name -= count
+        decoded = decode_batch(records, check=False, max_bytes=_MOST_NAMED_BYTES)
+        return [(number, error.reason) for number, record in enumerate(decoded) if error.is_bad(record)]
 
     def _note_not_owner(self, topic: str, index: int) -> None:
         """Count a batch that a guard has refused."""
@@ -467,7 +494,8 @@ def _scan(broker: Broker, partition: Partition, records: memoryview, header: Bat
         return None
     scan = broker.validation.scan_here(records, header, scans)
     if scan.keyless and partition.topic.is_compacted:
-        raise ServerError(ErrorCode.INVALID_RECORD, "a record for a compacted topic must have a key")
+        message = "a record for a compacted topic must have a key"
+        raise _BadRecords(ErrorCode.INVALID_RECORD, message, scan, lambda record: record.key is None)
     return scan
 
 
@@ -477,10 +505,14 @@ def _check_time(partition: Partition, header: BatchHeader, scan: Scan | None, no
     earliest = header.base_timestamp if scan is None else scan.earliest
     latest = header.max_timestamp if scan is None else max(scan.latest, header.max_timestamp)
     if latest - now > after or (earliest >= 0 and now - earliest > before):
-        raise ServerError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamps from {earliest} to {latest} are too far from the server's time, {now}",
-        )
+        message = f"timestamps from {earliest} to {latest} are too far from the server's time, {now}"
+        if scan is None:
+            raise ServerError(ErrorCode.INVALID_TIMESTAMP, message)
+
+        def is_bad(record: Record) -> bool:
+            return record.timestamp - now > after or 0 <= record.timestamp < now - before
+
+        raise _BadRecords(ErrorCode.INVALID_TIMESTAMP, message, scan, is_bad)
 
 
 def _check_transaction(
@@ -516,9 +548,15 @@ def _note_zombie(broker: Broker, request: ApiRequest, transactional_id: str | No
         broker.fenced_writes.note(known.name, who, known.identity, now, connection.peer, request.client_id or "")
 
 
-def _refused(index: int, code: ErrorCode, message: str, log_start_offset: int = -1) -> _Outcome:
+def _refused(
+    index: int,
+    code: ErrorCode,
+    message: str,
+    log_start_offset: int = -1,
+    record_errors: Sequence[tuple[int, str | None]] = (),
+) -> _Outcome:
     """Return an error. On UNKNOWN_PRODUCER_ID clients need the log's start offset; without it they only retry."""
-    return _Outcome(ProducedPartition(index, code, log_start_offset=log_start_offset, error_message=message))
+    return _Outcome(ProducedPartition(index, code, -1, -1, log_start_offset, message, record_errors))
 
 
 def _finish(

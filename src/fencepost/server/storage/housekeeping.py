@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 from fencepost.log.config import UNLIMITED, LogConfig
 from fencepost.log.partition import PartitionLog
 from fencepost.server.health import Chore
+from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 from fencepost.types import Milliseconds
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_SWEEPS: Final = 12
+_COMPACTION_SECONDS: Final = 15.0
+"""Compaction looks at least so often what is due, as Kafka's cleaner does: `max.compaction.lag.ms` may be short."""
 
 
 class Housekeeping:
@@ -56,7 +59,7 @@ class Housekeeping:
     async def run_compaction(self) -> None:
         """Compact partitions, forever."""
         while True:
-            await asyncio.sleep(self._broker.config.background_interval_ms / 1000)
+            await asyncio.sleep(min(self._broker.config.background_interval_ms / 1000, _COMPACTION_SECONDS))
             await self.compact()
 
     async def round(self) -> None:
@@ -78,7 +81,10 @@ class Housekeeping:
     async def compact(self) -> None:
         """Compact all partitions that need it. They take turns, so that a log that needs many passes, or grows as fast
         as it is compacted, does not delay the others."""
-        waiting = deque((partition, False) for partition in self._open_partitions())
+        waiting: deque[tuple[Partition, bool]] = deque()
+        async for partition in paced(self._open_partitions()):
+            if partition.log is not None and partition.log.wants_compaction(self._broker.clock.now_ms()):
+                waiting.append((partition, False))
         while waiting:
             partition, begun = waiting.popleft()
             is_done = True

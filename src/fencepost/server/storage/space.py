@@ -30,6 +30,10 @@ _RESERVE_SHARE: Final = 50
 """On a small file system the minimum is at most 1/20 and the reserve at most 1/50 of its size."""
 _NAMED: Final = 5
 """Number of topics that the error names."""
+_UNMEASURED: Final = 1 << 20
+"""Bytes that may be written while the file system does not tell."""
+_REMEMBERED_SECONDS: Final = 30.0
+"""How long a rejected batch counts: its client has retried it by then, or given it up."""
 
 
 class TopicSize(NamedTuple):
@@ -50,7 +54,12 @@ class Space:
         self._budget = 0
         self._look_at = 0.0
         self.is_low = False
-        """The last check found too little space for new records."""
+        """There is too little space: for any record, or for the largest batch that was rejected a short time ago."""
+        self._wanted = 0
+        """The size of that batch."""
+        self._wanted_until = 0.0
+        self._rejected = 0
+        """Batches rejected since there was too little space."""
 
     def admits(self, size: int) -> bool:
         """Tell if `size` bytes of new records may be written. Ask the file system only now and then, and count the
@@ -58,22 +67,40 @@ class Space:
         self._budget -= size
         if self._budget >= 0 and self._clock.monotonic() < self._look_at:
             return True
-        self.look(size)
-        return not self.is_low
+        if self._look() >= size:
+            self._budget -= size
+            return True
+        self._rejected += 1
+        self._wanted, self._wanted_until = max(self._wanted, size), self._clock.monotonic() + _REMEMBERED_SECONDS
+        if self._rejected == 1:
+            logger.warning("the disk is nearly full: %s", self.refusal())
+        self.is_low = True
+        return False
 
-    def look(self, size: int = 0) -> int:
-        """Ask the file system, and return the number of free bytes."""
+    def look(self) -> None:
+        """Ask the file system whether there is space for new records."""
+        self._look()
+
+    def _look(self) -> int:
+        """Ask the file system, and return how many bytes may be written."""
         try:
             room = self._files.room(self._directory)
         except OSError as error:
             logger.warning("cannot measure the free space in %s: %s", self._directory, error)
-            self._budget, self.is_low = 1 << 20, False
-            self._look_at = self._clock.monotonic() + _SECONDS_BETWEEN_LOOKS
-            return 0
-        self._budget = room.free - min(self._min_free, room.total // _WATERMARK_SHARE) - size
-        self._look_at = self._clock.monotonic() + _SECONDS_BETWEEN_LOOKS
-        self.is_low = self._budget < 0
-        return room.free
+            spare = _UNMEASURED
+        else:
+            spare = room.free - min(self._min_free, room.total // _WATERMARK_SHARE)
+        now = self._clock.monotonic()
+        self._budget, self._look_at = spare, now + _SECONDS_BETWEEN_LOOKS
+        if now >= self._wanted_until:
+            self._wanted = 0
+        self.is_low = spare < self._wanted
+        if not self.is_low:
+            self._wanted = 0
+            if (rejected := self._rejected) > 0:
+                self._rejected = 0
+                logger.warning("new records are accepted again; %d batches were rejected", rejected)
+        return spare
 
     def refusal(self, largest: Iterable[TopicSize] = ()) -> StorageError:
         """Return the error to raise while there is too little space, with the `largest` topics to delete."""
@@ -81,7 +108,7 @@ class Space:
         floor = min(self._min_free, room.total // _WATERMARK_SHARE)
         named = ", ".join(f"{topic} ({_text(size)})" for topic, size in largest)
         return StorageError(
-            f"the file system of {self._directory} has {_text(room.free)} free, less than {_text(floor)} "
+            f"the file system of {self._directory} has {_text(room.free)} free, and {_text(floor)} must stay free "
             "(min_free_bytes): new records are rejected. Delete topics or records, shorten retention, or remove other "
             "files there" + (f"; the largest topics: {named}" if named else "")
         )

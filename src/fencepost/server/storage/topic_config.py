@@ -82,7 +82,11 @@ _bool = _one_of("true", "false")
 _TABLE: Final = (
     TopicConfig("cleanup.policy", "list", "delete", _policies, "delete old segments, compact by key, or both"),
     TopicConfig(
-        "compression.type", "string", "producer", _one_of("producer"), "batches stay as the producer made them"
+        "compression.type",
+        "string",
+        "producer",
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "accepted; batches stay as the producer made them",
     ),
     TopicConfig(
         "delete.retention.ms", "long", "86400000", _whole(0, _LONG_MAX), "how long compaction keeps tombstones"

@@ -29,6 +29,7 @@ class ScriptedLink:
         self.address = address
         self.number = number
         self.written = 0
+        self.max_answer = 0
         self.queued = 0
         self._network = network
         self._handler: Handler | None = handler

@@ -123,7 +123,7 @@ def test_a_refusal_is_raised_with_its_code_and_reason(server: Server, code: Erro
 class OneLink:
     """A network of one link; what is written to it is answered by a Server when the test says so."""
 
-    written = queued = 0
+    written = queued = max_answer = 0
 
     def __init__(self) -> None:
         self.requests: list[bytes] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,23 @@ def test_idle_producers_fade_only_if_the_limit_is_in_sight(tmp_path: Path, most:
         assert log.producers.weight == weight
 
     run_with(lambda: BrokerBed(tmp_path, max_producers=most), test, 1, {})
+
+
+def test_compaction_looks_every_15_seconds_although_the_rest_waits_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            raise asyncio.CancelledError
+
+    async def test(bed: BrokerBed) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr("fencepost.server.storage.housekeeping.asyncio.sleep", sleep)
+            with pytest.raises(asyncio.CancelledError):
+                await Housekeeping(bed.broker).run_compaction()
+
+    run_with(lambda: BrokerBed(tmp_path, background_interval_ms=300_000), test, 1, {})
+    assert naps == [15.0] * 3
