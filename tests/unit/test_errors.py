@@ -57,7 +57,9 @@ def error_classes() -> list[type[FencepostError]]:
     found: list[type[FencepostError]] = [FencepostError]
     for kind in found:
         found.extend(
-            sub for sub in kind.__subclasses__() if sub.__module__.startswith("fencepost.") and sub not in found
+            sub
+            for sub in kind.__subclasses__()
+            if sub.__module__.startswith("fencepost.") and not sub.__name__.startswith("_") and sub not in found
         )
     return found
 
