@@ -249,7 +249,7 @@ class Player:
         def check() -> None:
             if not self.is_alive or world.postponed(self, check):
                 return
-            if membership.holding.term != term or membership.too_slow is not None:
+            if membership.holding.term != term or not all(map(membership.holding.may_commit, batch)):
                 rewind()
             elif membership.heard_at >= asked_at:
                 commit()

@@ -38,6 +38,8 @@ class ConsumerAnswer(NamedTuple):
     """Seconds between two heartbeats, as the coordinator wants it."""
     assignment: Named | None = None
     """None: unchanged."""
+    is_partial: bool = False
+    """Some of the topics are not known by name yet."""
 
 
 class ConsumerMember:
@@ -122,6 +124,9 @@ class ConsumerMember:
         if answer.assignment is not None:
             since = beat.sent_at if asked_since is None else asked_since
             self._holding.assign(answer.assignment, since + self._settings.processing_timeout)
+        if answer.is_partial:
+            self._reported = None  # the answer to a full heartbeat has the whole assignment again
+            return ErrorCode.UNKNOWN_TOPIC_ID
         return ErrorCode.NONE
 
     def unanswered(self) -> None:

@@ -78,8 +78,9 @@ class Holding:
         return now < self.lease_end and now < self.revoke_by and partition in self.readable
 
     def may_commit(self, partition: TopicPartition) -> bool:
-        """Return whether a commit of this partition counts: it is held, perhaps in its revocation."""
-        return partition in self.owned
+        """Return whether a commit of this partition counts: it is held, perhaps in its revocation. What was lost and
+        assigned again is new to the program: other members may have gone on with it in between."""
+        return partition in self.owned and partition not in self._fresh
 
     def take_event(self) -> Event | None:
         if self._lost:

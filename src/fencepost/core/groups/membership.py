@@ -47,6 +47,7 @@ _AGAIN: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
 _OTHER_PROTOCOL: Final = frozenset(
@@ -124,7 +125,7 @@ class Membership:
 
     def enter(self, now: float) -> None:
         """Note that the program has come back. It may be too late."""
-        self._judge(now)
+        self.judge(now)
         self.busy_since = None
 
     def leave_to_program(self, now: float) -> None:
@@ -166,7 +167,7 @@ class Membership:
 
     def next(self, now: float) -> Ask | None:
         """Return the request to send now; None: there is nothing to send yet. One is in flight at a time."""
-        self._judge(now)
+        self.judge(now)
         if self._in_flight is not None or self.error is not None:
             return None
         if self._to_leave is not None:
@@ -192,7 +193,7 @@ class Membership:
         elif code is ErrorCode.UNRELEASED_INSTANCE_ID:  # its former self has died, and its session has not
             self._give_up_after_patience(now, code)
         else:
-            self._fail(ServerError(code, self._why(told) or f"group {self.settings.group!r}"))
+            self.fail(ServerError(code, self._why(told) or f"group {self.settings.group!r}"))
 
     def unanswered(self, ask: Ask, now: float) -> None:
         """Note that the request may or may not have arrived."""
@@ -248,7 +249,7 @@ class Membership:
         busy = float("inf") if self.busy_since is None else self.busy_since + self.settings.processing_timeout
         return min(busy, self.holding.revoke_by)
 
-    def _judge(self, now: float) -> None:
+    def judge(self, now: float) -> None:
         """Leave if the program was away for too long, or if a revocation has taken too long."""
         if now >= self._too_slow_at():
             self._to_leave = self._member.leaving(now, for_good=True)
@@ -276,7 +277,7 @@ class Membership:
         if self._refused_since is None:
             self._refused_since = now
         if now - self._refused_since >= self._patience:
-            self._fail(ServerError(code, f"joining group {self.settings.group!r} as {self._who()}"))
+            self.fail(ServerError(code, f"joining group {self.settings.group!r} as {self._who()}"))
         else:
             self._pause(now)
 
@@ -284,7 +285,8 @@ class Membership:
         name = self.settings.instance_id
         return "a member" if name is None else f"member={name!r}: another process uses this name"
 
-    def _fail(self, error: FencepostError) -> None:
+    def fail(self, error: FencepostError) -> None:
+        """Note that this reader can never be a member."""
         self.error = error
         self.holding.lose(PartitionsLost(f"this reader is no member of its group any more: {error}"))
 
