@@ -130,10 +130,10 @@ def test_members_share_the_partitions_and_go_on_where_the_group_left_off(
     server: TestedServer, wide: str, protocol: GroupProtocol
 ) -> None:
     write(server, wide, 100, 4)
-    with working(server, wide, wide, 2, protocol=protocol) as workers:
+    with working(server, wide, wide, 2, group_protocol=protocol) as workers:
         until(lambda: len(read_by(workers)) == 100 and all(len(worker.share) == 2 for worker in workers))
         assert workers[0].share.isdisjoint(workers[1].share)
-        workers.append(Worker(server, wide, wide, protocol=protocol))
+        workers.append(Worker(server, wide, wide, group_protocol=protocol))
         until(lambda: sorted(len(worker.share) for worker in workers) == [1, 1, 2])
         write(server, wide, 100, 4, first=100)
         until(lambda: len(read_by(workers)) == 200)
@@ -235,7 +235,7 @@ def test_partitions_and_topics_that_appear_later_are_read(server: TestedServer, 
         Reader(server.address, f"{name}-a", **how) as alone,
         Reader(server.address, pattern, **how) as alone_by_pattern,
         working(server, f"{name}-a", f"{name}-names", 1, **how) as by_name,
-        working(server, pattern, f"{name}-patterns", 1, protocol="cooperative", **how) as by_pattern,
+        working(server, pattern, f"{name}-patterns", 1, group_protocol="cooperative", **how) as by_pattern,
         Admin(server.address) as admin,
     ):
         until(lambda: by_name[0].share and by_pattern[0].share)
@@ -257,11 +257,11 @@ def test_a_slow_program_is_told_and_commits_nothing_for_others(
     write(server, wide, 40, 4)
     lost: list[frozenset[TopicPartition]] = []
     with Reader(
-        server.address, wide, group=wide, processing_timeout=1.0, protocol=protocol, on_lost=lost.append
+        server.address, wide, group=wide, processing_timeout=1.0, group_protocol=protocol, on_lost=lost.append
     ) as slow:
         taken = slow.poll(PATIENCE)
         assert taken
-        with working(server, wide, wide, 1, protocol=protocol) as workers:
+        with working(server, wide, wide, 1, group_protocol=protocol) as workers:
             until(lambda: len(read_by(workers)) == 40)  # it has left, so the other one reads all of it
             with pytest.raises(TooSlow, match="processing_timeout=1 s"):
                 slow.commit()
@@ -278,7 +278,7 @@ def test_a_slow_program_is_told_and_commits_nothing_for_others(
 def test_heartbeats_do_not_depend_on_the_program(server: TestedServer, wide: str) -> None:
     """A classic session of six seconds outlives a program that works for seven."""
     write(server, wide, 40, 4)
-    with Reader(server.address, wide, group=wide, protocol="cooperative", session_timeout=6.0) as reader:
+    with Reader(server.address, wide, group=wide, group_protocol="cooperative", session_timeout=6.0) as reader:
         assert poll_until(reader, 40)
         threading.Event().wait(7.0)
         reader.commit()
@@ -289,7 +289,7 @@ def test_a_member_that_hears_nothing_hands_out_nothing_once_its_session_may_be_o
     server: TestedServer, wide: str
 ) -> None:
     write(server, wide, 4000, 4)
-    options: dict[str, Any] = {"protocol": "cooperative", "session_timeout": 6.0}
+    options: dict[str, Any] = {"group_protocol": "cooperative", "session_timeout": 6.0}
     with Proxy(server.address) as proxy, Reader(proxy.address, wide, group=wide, **options) as reader:
         records = iter(reader)
         next(records)

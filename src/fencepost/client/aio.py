@@ -26,9 +26,9 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
-from fencepost.client.read.group import OnPartitions
-from fencepost.client.read.places import Place
 from fencepost.client.reader import Readable, Reader, ReaderKeywords, ReadRecord
+from fencepost.client.share.group import OnPartitions
+from fencepost.client.share.places import Place
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.own.claim_request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut

@@ -1,7 +1,7 @@
 """`Reader`: the records of topics or partitions, between two places in the log, one by one or as Arrow batches.
 
 With a group and topics it is a member of the group and shares their partitions with the other members
-(`client/read/group.py`). With a group and partitions it reads just these, and only stores offsets in the group.
+(`client/share/group.py`). With a group and partitions it reads just these, and only stores offsets in the group.
 
 The program's thread does everything here, also what the group asks for: before it hands out records, the reader takes
 the group's events, so `on_revoked` runs when the program is done with what it was given (`_attend`).
@@ -27,12 +27,12 @@ from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
-from fencepost.client.read.committing import Commits
-from fencepost.client.read.exclusive import Exclusive
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
-from fencepost.client.read.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
-from fencepost.client.read.lookups import Lookups
-from fencepost.client.read.places import Place, Places, committed_offsets
+from fencepost.client.share.committing import Commits
+from fencepost.client.share.exclusive import Exclusive
+from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
+from fencepost.client.share.lookups import Lookups
+from fencepost.client.share.places import Place, Places, committed_offsets
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
 from fencepost.core.groups.membership import GroupProtocol, Identity
@@ -85,7 +85,7 @@ class ReaderKeywords(TypedDict, total=False):
     group: str | None
     member: str | None
     exclusive: bool
-    protocol: GroupProtocol | None
+    group_protocol: GroupProtocol | None
     processing_timeout: float
     session_timeout: float
     on_assigned: OnPartitions | None
@@ -126,7 +126,7 @@ class Reader(OnePerProcess, Closing):
     exclusive: bool = False
         Own what the group assigns, too: a member that was paused and replaced can neither fetch nor commit. On Apache
         Kafka it is rejected when it commits.
-    protocol: GroupProtocol | None = None
+    group_protocol: GroupProtocol | None = None
         'consumer' (KIP-848), 'cooperative' or 'eager' (both classic); None: the first that server and group speak.
     processing_timeout: float = 300.0
         Seconds for which the program may work between two calls. After that the reader leaves the group, and the next
@@ -167,7 +167,7 @@ class Reader(OnePerProcess, Closing):
         group: str | None = None,
         member: str | None = None,
         exclusive: bool = False,
-        protocol: GroupProtocol | None = None,
+        group_protocol: GroupProtocol | None = None,
         processing_timeout: float = 300.0,
         session_timeout: float = 45.0,
         on_assigned: OnPartitions | None = None,
@@ -219,10 +219,10 @@ class Reader(OnePerProcess, Closing):
         self._callback: str | None = None
         """The callback that is running: it must not read."""
         joins = group is not None and not any(isinstance(each, TopicPartition) for each in self._wanted)
-        if not joins and (member is not None or exclusive or protocol is not None or any(self._on.values())):
+        if not joins and (member is not None or exclusive or group_protocol is not None or any(self._on.values())):
             raise ConfigError(
-                "member, exclusive, protocol, on_assigned, on_revoked and on_lost are for members of a group: give "
-                "group=… and topics, not partitions"
+                "member, exclusive, group_protocol, on_assigned, on_revoked and on_lost are for members of a group: "
+                "give group=… and topics, not partitions"
             )
         places = self._find_places() if not joins else {}
         network, clock = self._make_network()
@@ -259,7 +259,7 @@ class Reader(OnePerProcess, Closing):
                         frozenset(each for each in self._wanted if isinstance(each, str)),
                         tuple(each for each in self._wanted if isinstance(each, re.Pattern)),
                         member,
-                        protocol,
+                        group_protocol,
                         processing_timeout,
                         session_timeout,
                         metadata_max_age,
@@ -295,8 +295,8 @@ class Reader(OnePerProcess, Closing):
     ) -> Self:
         """Create a reader from librdkafka's and Java's names. `options` are the arguments above and take precedence.
 
-        With a `group.id` it starts at the group's committed offsets. An unknown name is an error that suggests the
-        nearest one."""
+        With a `group.id` it starts at the group's committed offsets, and where there are none at `auto.offset.reset`.
+        An unknown name is an error that suggests the nearest one."""
         from fencepost.client.cluster.config_names import reader_fields  # for weight: most readers never need it
 
         settings, named = reader_fields(config)

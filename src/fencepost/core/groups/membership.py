@@ -1,6 +1,6 @@
 """One reader's membership in its group: which request to send next, and what the program may be handed out.
 
-A state machine without I/O, threads or a clock, for one thread at a time. The client (`client/read/group.py`) carries
+A state machine without I/O, threads or a clock, for one thread at a time. The client (`client/share/group.py`) carries
 out what `next` returns, from a thread that does not depend on the program's pace, and passes the answers back. The
 program enters with every call of the reader, takes the events of `Holding`, and leaves with what it was handed out.
 

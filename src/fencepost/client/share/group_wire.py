@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.read.places import by_topic
+from fencepost.client.share.places import by_topic
 from fencepost.core.groups.classic_member import (
     ClassicBeat,
     ClassicJoin,

@@ -35,8 +35,8 @@ from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.read.group_wire import MemberWire, TopicIds, consumer_session, count_partitions
-from fencepost.client.read.places import by_topic
+from fencepost.client.share.group_wire import MemberWire, TopicIds, consumer_session, count_partitions
+from fencepost.client.share.places import by_topic
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock
 from fencepost.core.groups.holding import Event, Named, ToRevoke
