@@ -214,6 +214,7 @@ class Reader(OnePerProcess, Closing):
         self._wanted = _wanted(topics)
         self._places = Places(start, stop, group, read_committed=read_committed)
         self._on = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
+        self._tokens: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
         self._sought: set[TopicPartition] = set()
         self._callback: str | None = None
@@ -519,9 +520,11 @@ class Reader(OnePerProcess, Closing):
     def _take_up(self, member: GroupMember, partitions: frozenset[TopicPartition]) -> None:
         if self._exclusive is not None:
             try:
-                self._exclusive.claim(partitions, member.check)
+                self._tokens |= self._exclusive.claim(partitions, member.check)
             except PartitionsLost:
                 return  # the next event says so
+        else:
+            self._tokens |= dict.fromkeys(partitions, member.epoch)
         self._call("assigned", partitions)
         self._look_up(partitions - self._sought)
         self._sought.clear()
@@ -534,6 +537,7 @@ class Reader(OnePerProcess, Closing):
             self._flush_commits()
         finally:
             self._forget(event.partitions)
+            self._forget_tokens(event.partitions)
             try:
                 if self._exclusive is not None:
                     self._exclusive.release(event.partitions)
@@ -543,6 +547,7 @@ class Reader(OnePerProcess, Closing):
     def _lost(self, partitions: frozenset[TopicPartition]) -> None:
         self._drop(partitions)
         self._forget(partitions)
+        self._forget_tokens(partitions)
         self._commits.forget(partitions)
         self._call("lost", partitions)
 
@@ -571,6 +576,10 @@ class Reader(OnePerProcess, Closing):
         for partition in partitions:
             self._positions.pop(partition, None)
             self._asked.pop(partition, None)
+
+    def _forget_tokens(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._tokens.pop(partition, None)
 
     def _look_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Find where these go on. Meanwhile the others are read."""
@@ -690,6 +699,14 @@ class Reader(OnePerProcess, Closing):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this reader reads now: those that its group assigns, or those it was given."""
         return frozenset(self._positions) if self._member is None else self._member.assignment
+
+    @property
+    def tokens(self) -> Mapping[TopicPartition, int]:
+        """A number for each partition of a group's member that is higher than those of all earlier holders. Pass it on
+        with results, so that the system that gets them can reject those of a member that was replaced.
+
+        With `exclusive` on fencepost's server it is `own`'s token; otherwise the group's epoch at the assignment."""
+        return dict(self._tokens)
 
     @property
     def positions(self) -> Mapping[TopicPartition, Offset]:

@@ -23,22 +23,24 @@ class Exclusive:
         self._group = group
         self._held: set[TopicPartition] = set()
 
-    def claim(self, partitions: Iterable[TopicPartition], check: Callable[[Iterable[TopicPartition]], None]) -> None:
-        """Own these partitions. `check` raises if they are no longer assigned to this member."""
+    def claim(
+        self, partitions: Iterable[TopicPartition], check: Callable[[Iterable[TopicPartition]], None]
+    ) -> dict[TopicPartition, int]:
+        """Own these partitions; return their tokens. `check` raises if they are no longer assigned to this member."""
         wanted = {str(partition): partition for partition in sorted(partitions)}
         if not wanted:
-            return
+            return {}
         generations, tokens = dict.fromkeys(wanted, 1), dict.fromkeys(wanted, 0)
         while True:
             check(wanted.values())
             try:
-                self._backend.claim(check_claim(self._group, generations, after=tokens))
+                rows = self._backend.claim(check_claim(self._group, generations, after=tokens))
             except Refused as refused:  # an earlier member owned them, or a later one does
                 for row in refused.rows:
                     generations[row.name], tokens[row.name] = max(1, row.generation), row.token
             else:
                 self._held |= set(wanted.values())
-                return
+                return {wanted[row.name]: row.token for row in rows}
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Release what goes to other members, before the coordinator hears of it."""

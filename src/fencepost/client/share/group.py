@@ -171,6 +171,11 @@ class GroupMember:
             return self._membership.holding.readable
 
     @property
+    def epoch(self) -> int:
+        with self._state:
+            return self._membership.identity.epoch
+
+    @property
     def is_settled(self) -> bool:
         """True if this is a member and nothing waits for the program."""
         with self._state:
