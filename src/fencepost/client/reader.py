@@ -33,6 +33,7 @@ from fencepost.client.share.exclusive import Exclusive
 from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
 from fencepost.client.share.lookups import Lookups
 from fencepost.client.share.places import Place, Places, committed_offsets
+from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
 from fencepost.core.groups.membership import GroupProtocol, Identity
@@ -133,12 +134,12 @@ class Reader(OnePerProcess, Closing):
         call raises TooSlow.
     session_timeout: float = 45.0
         Seconds without a heartbeat after which a classic member is removed. With KIP-848 the server decides.
-    on_assigned: Callable | None = None
+    on_assigned: OnPartitions | None = None
         Called with a frozenset of partitions that are new, before they are read; `seek` works in it.
-    on_revoked: Callable | None = None
+    on_revoked: OnPartitions | None = None
         Called with the partitions that go to other members, when no more of their records are handed out; a `commit`
         in it still counts.
-    on_lost: Callable | None = None
+    on_lost: OnPartitions | None = None
         Called with the partitions that were lost without being asked: the reader was removed from its group.
     metadata_max_age: float = 30.0
         Seconds after which to look for new partitions, and for new topics that match a pattern.
@@ -699,6 +700,15 @@ class Reader(OnePerProcess, Closing):
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this reader reads now: those that its group assigns, or those it was given."""
         return frozenset(self._positions) if self._member is None else self._member.assignment
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """As whom this member commits, for `Producer.send_offsets`: the group rejects it once it is replaced. Raise
+        PartitionsLost or TooSlow if that is known already."""
+        if self._member is None:
+            raise ConfigError("only a member of a group has group_metadata: give group=… and topics, not partitions")
+        self._member.check_held(self.positions)
+        return self._member.metadata()
 
     @property
     def tokens(self) -> Mapping[TopicPartition, int]:
