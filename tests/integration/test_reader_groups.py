@@ -6,8 +6,7 @@ import asyncio
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -20,89 +19,18 @@ from fencepost.errors import ConfigError, TimedOut
 from fencepost.testing.proxy import Proxy
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.group_workers import PATIENCE, Worker, read_by, until, working
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.integration
 
 PROTOCOLS: list[GroupProtocol] = ["consumer", "cooperative", "eager"]
-PATIENCE = 60.0
 
 
 def write(server: TestedServer, topic: str, count: int, partitions: int, first: int = 0) -> None:
     with Producer(server.address) as producer:
         for number in range(first, first + count):
             producer.send(topic, str(number), partition=number % partitions)
-
-
-class Worker:
-    """A reader in a thread, which commits what it has worked on."""
-
-    def __init__(self, server: TestedServer, topic: Any, group: str, **options: Any) -> None:
-        self.seen: list[ReadRecord] = []
-        self.events: list[tuple[str, frozenset[TopicPartition]]] = []
-        self.error: BaseException | None = None
-        self._over = threading.Event()
-
-        def revoked(partitions: frozenset[TopicPartition]) -> None:
-            self.events.append(("revoked", partitions))
-            self.reader.commit()
-
-        self.reader = Reader(
-            server.address,
-            topic,
-            group=group,
-            on_assigned=lambda partitions: self.events.append(("assigned", partitions)),
-            on_revoked=revoked,
-            on_lost=lambda partitions: self.events.append(("lost", partitions)),
-            **options,
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with self.reader as reader:
-                while not self._over.is_set():
-                    try:
-                        self.seen += reader.poll(0.05) or ()
-                    except TimedOut:
-                        continue
-                    reader.commit()
-        except BaseException as error:
-            self.error = error
-
-    def stop(self) -> None:
-        self._over.set()
-        self._thread.join(PATIENCE)
-        assert self.error is None, self.error
-
-    @property
-    def share(self) -> frozenset[TopicPartition]:
-        return self.reader.assignment
-
-
-@contextmanager
-def working(server: TestedServer, topic: Any, group: str, count: int, **options: Any) -> Iterator[list[Worker]]:
-    workers: list[Worker] = []
-    try:
-        workers.extend(Worker(server, topic, group, **options) for _ in range(count))
-        yield workers
-    finally:
-        for worker in workers:
-            worker.stop()
-
-
-def until(condition: Callable[[], object]) -> None:
-    waiting = threading.Event()
-    for _ in range(int(PATIENCE / 0.02)):
-        if condition():
-            return
-        waiting.wait(0.02)
-    pytest.fail("waited for a minute in vain")
-
-
-def read_by(workers: list[Worker]) -> Counter[int]:
-    return Counter(int(record.value or b"") for worker in workers for record in list(worker.seen))
 
 
 def polled(reader: Reader) -> list[ReadRecord]:
@@ -130,10 +58,10 @@ def test_members_share_the_partitions_and_go_on_where_the_group_left_off(
     server: TestedServer, wide: str, protocol: GroupProtocol
 ) -> None:
     write(server, wide, 100, 4)
-    with working(server, wide, wide, 2, group_protocol=protocol) as workers:
+    with working(server.address, wide, wide, 2, group_protocol=protocol) as workers:
         until(lambda: len(read_by(workers)) == 100 and all(len(worker.share) == 2 for worker in workers))
         assert workers[0].share.isdisjoint(workers[1].share)
-        workers.append(Worker(server, wide, wide, group_protocol=protocol))
+        workers.append(Worker(server.address, wide, wide, group_protocol=protocol))
         until(lambda: sorted(len(worker.share) for worker in workers) == [1, 1, 2])
         write(server, wide, 100, 4, first=100)
         until(lambda: len(read_by(workers)) == 200)
@@ -216,7 +144,7 @@ def test_a_loop_over_records_stops_for_a_revocation_and_commits_what_was_done(se
         for record in reader:
             done.append(record)
             if len(done) == 30:
-                others.append(Worker(server, wide, wide))
+                others.append(Worker(server.address, wide, wide))
                 stack.callback(others[0].stop)
                 member = reader._member
                 assert member is not None
@@ -234,8 +162,8 @@ def test_partitions_and_topics_that_appear_later_are_read(server: TestedServer, 
     with (
         Reader(server.address, f"{name}-a", **how) as alone,
         Reader(server.address, pattern, **how) as alone_by_pattern,
-        working(server, f"{name}-a", f"{name}-names", 1, **how) as by_name,
-        working(server, pattern, f"{name}-patterns", 1, group_protocol="cooperative", **how) as by_pattern,
+        working(server.address, f"{name}-a", f"{name}-names", 1, **how) as by_name,
+        working(server.address, pattern, f"{name}-patterns", 1, group_protocol="cooperative", **how) as by_pattern,
         Admin(server.address) as admin,
     ):
         until(lambda: by_name[0].share and by_pattern[0].share)
@@ -261,7 +189,7 @@ def test_a_slow_program_is_told_and_commits_nothing_for_others(
     ) as slow:
         taken = slow.poll(PATIENCE)
         assert taken
-        with working(server, wide, wide, 1, group_protocol=protocol) as workers:
+        with working(server.address, wide, wide, 1, group_protocol=protocol) as workers:
             until(lambda: len(read_by(workers)) == 40)  # it has left, so the other one reads all of it
             with pytest.raises(TooSlow, match="processing_timeout=1 s"):
                 slow.commit()
@@ -296,7 +224,7 @@ def test_a_member_that_hears_nothing_hands_out_nothing_once_its_session_may_be_o
         member, pause = reader._member, threading.Event()
         assert member is not None
         proxy.silence()
-        with working(server, wide, wide, 1, **options) as workers:
+        with working(server.address, wide, wide, 1, **options) as workers:
             while member.may_go_on():  # the chunk at hand is long enough
                 assert not workers[0].seen
                 next(records)
@@ -310,7 +238,7 @@ def test_a_member_that_hears_nothing_hands_out_nothing_once_its_session_may_be_o
 
 def test_a_static_member_gets_its_partitions_back(server: TestedServer, wide: str) -> None:
     write(server, wide, 40, 4)
-    with working(server, wide, wide, 1) as workers:
+    with working(server.address, wide, wide, 1) as workers:
         with Reader(server.address, wide, group=wide, member="b") as reader:
             until(lambda: not polled(reader) and len(reader.assignment) == len(workers[0].share) == 2)
             before, events = reader.assignment, len(workers[0].events)
@@ -344,7 +272,7 @@ def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> None:
             readers.append(reader)
             found = [await anext(reader) for _ in range(40)]
             assert len({(record.partition, record.offset) for record in found}) == 40
-            with working(server, wide, wide, 1) as workers:
+            with working(server.address, wide, wide, 1) as workers:
                 while "committed" not in events:
                     with pytest.raises(TimedOut):
                         await reader.poll(0.1)
