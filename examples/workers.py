@@ -1,7 +1,7 @@
 """Workers that share a topic: start as many as you like, stop and kill them as you like (at least once).
 
     fencepost topic create orders --partitions 6
-    python examples/workers.py 127.0.0.1:9092 orders billing [--member NAME] [--seconds-per-record 0]
+    python examples/workers.py 127.0.0.1:9092 orders billing [--member NAME] [--session 6]
 
 Each worker handles the records of its share of the partitions and commits after each batch. When the shares change, it
 finishes what it has, commits, and gives the partitions up; so a worker that joins or leaves costs no record twice. A
@@ -16,7 +16,7 @@ import sys
 import time
 from types import FrameType
 
-from fencepost import FencepostError, Reader, ReadRecord, TimedOut, TooSlow, TopicPartition
+from fencepost import FencepostError, PartitionsLost, Reader, ReadRecord, TimedOut, TooSlow, TopicPartition
 
 
 def handle(record: ReadRecord, seconds: float) -> None:
@@ -29,7 +29,7 @@ def names(partitions: frozenset[TopicPartition]) -> str:
     return " ".join(map(str, sorted(partitions)))
 
 
-def work(servers: str, topic: str, group: str, member: str | None, seconds: float) -> None:
+def work(servers: str, topic: str, group: str, member: str | None, session: float | None, seconds: float) -> None:
     is_over = False
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -50,6 +50,9 @@ def work(servers: str, topic: str, group: str, member: str | None, seconds: floa
         on_assigned=lambda partitions: print("gets", names(partitions), flush=True),
         on_revoked=revoked,
         on_lost=lambda partitions: print("lost", names(partitions), flush=True),
+        # With KIP-848 the server decides how long a session is; the classic protocol lets its members choose.
+        group_protocol=None if session is None else "cooperative",
+        session_timeout=session or 45.0,
     ) as reader:
         while not is_over:
             try:
@@ -60,6 +63,8 @@ def work(servers: str, topic: str, group: str, member: str | None, seconds: floa
                 continue
             except TooSlow as error:  # others have its partitions; the next poll joins again
                 print("slow", error, flush=True)
+            except PartitionsLost as error:  # while it worked: others handle these records again
+                print("late", error, flush=True)
 
 
 def main() -> None:
@@ -68,9 +73,10 @@ def main() -> None:
     parser.add_argument("topic")
     parser.add_argument("group")
     parser.add_argument("--member", help="the name of a static member: its partitions wait for its restart")
+    parser.add_argument("--session", type=float, help="seconds without a heartbeat until a worker is replaced")
     parser.add_argument("--seconds-per-record", type=float, default=0.0)
     given = parser.parse_args()
-    work(given.servers, given.topic, given.group, given.member, given.seconds_per_record)
+    work(given.servers, given.topic, given.group, given.member, given.session, given.seconds_per_record)
 
 
 if __name__ == "__main__":
