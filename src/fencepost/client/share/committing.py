@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
+from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.errors import FencepostError
 from fencepost.types import TopicPartition
 
@@ -23,13 +24,15 @@ class Commits:
         # Held while offsets are stored: one commit at a time.
         self._storing = threading.RLock()
         # Guards what follows, and is never held while something waits.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._later: dict[TopicPartition, int] = {}
         self._is_running = False
         self._failed: FencepostError | None = None
 
     def commit(self, offsets: Mapping[TopicPartition, int], *, wait: bool) -> None:
         """Store the offsets. Raise the error of an earlier commit that nobody waited for, if it failed."""
+        if is_mine(self._lock) or is_mine(self._storing):
+            raise interrupted("reader")
         with self._lock:
             failed, self._failed = self._failed, None
             if failed is None and not wait:
