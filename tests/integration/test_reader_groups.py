@@ -102,6 +102,15 @@ def test_close_commits_nothing_and_leaves(server: TestedServer, wide: str) -> No
         assert set(reader.lag().values()) == {0}
 
 
+def test_with_a_stop_a_member_ends_when_there_is_nothing_left_for_it(server: TestedServer, topic: str) -> None:
+    write(server, topic, 10, 1)
+    with working(server.address, topic, topic, 1) as workers:
+        until(lambda: len(read_by(workers)) == 10)
+        with Reader(server.address, topic, group=topic, stop="latest") as reader:
+            records = list(reader)
+        assert len({record.offset for record in [*records, *workers[0].seen]}) == 10
+
+
 def test_given_partitions_it_reads_just_these_and_joins_nothing(server: TestedServer, wide: str) -> None:
     write(server, wide, 40, 4)
     with Reader(server.address, TopicPartition(wide, 2), group=wide, stop="latest") as reader:

@@ -486,12 +486,19 @@ class Reader(OnePerProcess, Closing):
         return self._member.is_settled and (bool(self._positions) or self._has_no_share())
 
     def _has_no_share(self) -> bool:
-        """Return whether the group has decided that this member gets nothing: the first answer may come before."""
-        with Admin(self._settings) as admin:
-            return admin.describe_group(self._needs_group("stop")).state == "Stable" and self._member_is_idle()
+        """Return whether other members hold everything and nothing is left for this one, which then ends.
 
-    def _member_is_idle(self) -> bool:
-        return self._member is not None and self._member.is_settled and not self._member.assignment
+        Its first answers may come before the group has decided. And what a dead member holds comes when its session is
+        over; so a member waits if there are enough partitions for all."""
+        member = self._member
+        assert member is not None
+        with Admin(self._settings) as admin:
+            members = admin.describe_group(self._needs_group("stop")).members
+            others = [each for each in members if each.member_id != member.member_id]
+            wanted = self._existing(admin)
+        is_theirs = wanted <= set(chain.from_iterable(each.assignment for each in others))
+        is_final = member.protocol == "eager" or len(others) >= len(wanted)
+        return is_theirs and is_final and member.is_settled and not member.assignment
 
     # --- partitions that come and go ---
 

@@ -171,6 +171,16 @@ class GroupMember:
             return self._membership.holding.readable
 
     @property
+    def member_id(self) -> str:
+        with self._state:
+            return self._membership.identity.member_id
+
+    @property
+    def protocol(self) -> GroupProtocol:
+        with self._state:
+            return self._membership.protocol
+
+    @property
     def epoch(self) -> int:
         with self._state:
             return self._membership.identity.epoch
