@@ -8,19 +8,30 @@ processed exactly once, in order; and when all is well again, every partition is
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from tests.support.group_world import FAULTS, Violation, live
 
 pytestmark = pytest.mark.model
 
-LIVES = 40
+LIVES = 20
+MANY_LIVES = 2000
 MOST_LIVES_TO_FIND = 60
 
 
-@pytest.mark.parametrize("first", range(0, LIVES, 10))
-def test_whatever_happens_a_partition_has_one_reader(first: int) -> None:
-    for seed in range(first, first + 10):
+def test_whatever_happens_a_partition_has_one_reader() -> None:
+    play(range(LIVES))
+
+
+@pytest.mark.soak
+def test_whatever_happens_in_many_lives_a_partition_has_one_reader() -> None:
+    play(range(LIVES, MANY_LIVES))
+
+
+def play(seeds: Iterable[int]) -> None:
+    for seed in seeds:
         try:
             world = live(seed)
         except Violation as violation:
