@@ -129,13 +129,18 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if 0 <= member_epoch <= member.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
+    def is_at(self, member_id: str, member_epoch: int) -> bool:
+        """Return whether this is the newest epoch of the member, or nobody's."""
+        member = self.members.get(member_id)
+        return member is None or member.epoch == member_epoch
+
     def stale_commits(self, member_id: str, member_epoch: int, partitions: Iterable[PartitionId]) -> Partitions:
         """Return those of the partitions that a sender which `check_commit` allows may not commit (KIP-1251).
 
         The answer with the member's newest epoch may be lost or on its way, so an older epoch counts for what was
         assigned at that epoch or before, and not released since. With its newest epoch a member may commit anything."""
         member = self.members.get(member_id)
-        if member is None or member_epoch == member.epoch:
+        if member is None or self.is_at(member_id, member_epoch):
             return NOTHING
         return frozenset(each for each in partitions if not member.assigned_at.get(each, _NEVER) <= member_epoch)
 

@@ -94,12 +94,14 @@ class _Commit:
         message = self.request.message
         epoch = message.generation_id_or_member_epoch
         stale = self.broker.groups.stale_commits(message.group_id, message.member_id, epoch, self._accepted)
+        if not stale:
+            return
         for partition in stale:
             del self._accepted[partition]
-            for topic in self._topics:
-                for row in topic["partitions"] if topic["name"] == partition.topic else ():
-                    if row["partition_index"] == partition.partition:
-                        row["error_code"] = ErrorCode.STALE_MEMBER_EPOCH
+        for topic in self._topics:
+            for row in topic["partitions"]:
+                if TopicPartition(topic["name"], row["partition_index"]) in stale:
+                    row["error_code"] = ErrorCode.STALE_MEMBER_EPOCH
 
     def store(self) -> Answer:
         self._refuse_stale()
