@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from fencepost.types import TableRows
+from fencepost.types import TableRows, TopicPartition
 
 Persisted: TypeAlias = Literal["yes", "no", "unknown"]
 TablePersisted: TypeAlias = Literal["yes", "no", "unknown", "partly"]
@@ -360,6 +360,20 @@ class Fenced(SendFailed):
     """Another writer took over: a newer epoch of the name, or a newer owner. Final: a fenced writer must stop."""
 
     fatal = True
+
+
+class PartitionsLost(FencepostError):
+    """A member of a group no longer holds partitions that it has read: their records belong to other members now."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+    partitions: tuple[TopicPartition, ...] = ()
+    """Those that are lost, as far as known."""
+
+
+class TooSlow(PartitionsLost):
+    """The program worked for longer than `processing_timeout` between two calls, so the reader has left its group."""
+
+    code = ErrorCode.REBALANCE_IN_PROGRESS
 
 
 class Undelivered(FencepostError):

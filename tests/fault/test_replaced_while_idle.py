@@ -80,7 +80,7 @@ def test_a_replaced_reader_ends_though_there_is_nothing_to_read(
     server: fencepost.Server, start: Callable[..., Heard]
 ) -> None:
     create(server, "work", reader=exclusive_readers.GROUP)
-    arguments = ("exclusive_readers.py", server.address, "work", "--session", "1")
+    arguments = ("exclusive_readers.py", server.address, "work", "--session", "6")
 
     def holds(line: str) -> bool:
         return line.startswith("holds work-0 ")

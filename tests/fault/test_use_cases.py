@@ -370,11 +370,12 @@ def test_two_readers_never_both_hold_a_partition(server: Engine, topic: str, cha
         readers: list[Heard] = []
 
         def start() -> Heard:
-            reader = Heard("examples/exclusive_readers.py", server.address, topic, "--session", "3")
+            reader = Heard("examples/exclusive_readers.py", server.address, topic, "--session", "6")
             readers.append(stack.enter_context(reader))
             return reader
 
         def wait_until_all_held(reader: Heard) -> None:
+            """A member of the group gets its share when it joins, and the rest when the other one is gone."""
             for partition in range(partitions):
                 reader.hear(lambda line, start=f"holds {topic}-{partition} ": line.startswith(start))  # type: ignore[misc]
 

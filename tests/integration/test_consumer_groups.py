@@ -194,6 +194,19 @@ def test_offsets_are_committed_and_fetched_at_the_members_epoch(
         assert answer.error_code == error
 
 
+def test_a_lost_answer_does_not_make_a_lawful_commit_fail(new_member: NewMember, four: str) -> None:
+    """KIP-1251: at an older epoch a member commits what it held then, and nothing that it got since."""
+    first, second = new_member("a"), new_member("b")
+    settle(first, second, sizes=[2, 2])
+    epoch, held = first.epoch, indexes(first)
+    second.leave()
+    while first.quick_beat(member_epoch=epoch).member_epoch == epoch:
+        pass  # until the server has moved it on; the member takes no notice
+    [old, *_], [new, *_] = sorted(held), sorted({0, 1, 2, 3} - held)
+    assert first.commit(four, 5, generation=epoch, partition=old) is NONE
+    assert first.commit(four, 5, generation=epoch, partition=new) is ErrorCode.STALE_MEMBER_EPOCH
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_the_group_is_described(new_member: NewMember, client: RawClient, group: str, four: str, version: int) -> None:
     member = new_member("a", instance_id="one")

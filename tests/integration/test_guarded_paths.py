@@ -49,7 +49,7 @@ def guarded(ours: TestedServer, name: str) -> str:
         with fencepost.Producer(ours.address) as producer:
             for number in range(10):
                 producer.send(name, b"%d" % number, partition=0)
-        with fencepost.Reader(ours.address, name, group=f"{READERS}-{name}") as reader:
+        with fencepost.Reader(ours.address, (name, 0), group=f"{READERS}-{name}") as reader:
             reader.commit({TopicPartition(name, 0): 5})
         admin.alter_topic(name, {"fencepost.writer.group": name, "fencepost.reader.group": name})
     return name

@@ -532,7 +532,8 @@ def test_a_guarded_topic_is_read_by_its_owner_and_the_one_before_is_fenced(ours:
     at = TopicPartition(name, 0)
     with ExitStack() as stack:
         stranger, first, second = (
-            stack.enter_context(fencepost.Reader(ours.address, name, group=name, start="committed")) for _ in range(3)
+            stack.enter_context(fencepost.Reader(ours.address, (name, 0), group=name, start="committed"))
+            for _ in range(3)
         )
         with pytest.raises(ServerError, match="TOPIC_AUTHORIZATION_FAILED"):
             next(iter(stranger))
@@ -556,8 +557,8 @@ def test_a_guarded_topic_is_read_by_its_owner_and_the_one_before_is_fenced(ours:
 def test_a_reader_waits_for_its_turn_and_gives_back(ours: TestedServer, name: str) -> None:
     guard_reading(ours, name)
     with (
-        fencepost.Reader(ours.address, name, group=name, start="committed", stop="latest") as first,
-        fencepost.Reader(ours.address, name, group=name, start="committed", stop="latest") as second,
+        fencepost.Reader(ours.address, (name, 0), group=name, start="committed", stop="latest") as first,
+        fencepost.Reader(ours.address, (name, 0), group=name, start="committed", stop="latest") as second,
     ):
         with first.own(name, generation=1, session=60.0):
             with pytest.raises(TimedOut):
@@ -618,7 +619,7 @@ def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
     guard_reading(ours, name)
 
     async def main() -> None:
-        async with fencepost.AsyncReader(ours.address, name, group=name, stop="latest") as reader:
+        async with fencepost.AsyncReader(ours.address, (name, 0), group=name, stop="latest") as reader:
             async with await reader.own(name, generation=1):
                 assert len([record async for record in reader]) == 100
                 await reader.commit()

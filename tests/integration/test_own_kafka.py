@@ -433,7 +433,7 @@ def test_a_reader_whose_commit_had_to_be_repeated_goes_on_under_the_next_epoch(o
     with fencepost.Producer(owners.address) as producer:
         producer.send(owners.topic, b"v")
     group = f"readers-{owners.topic}"
-    with KafkaOwningReader(owners.address, owners.topic, start="earliest", stop=1, group=group) as reader:
+    with KafkaOwningReader(owners.address, (owners.topic, 0), start="earliest", stop=1, group=group) as reader:
         reader.own(group, [owners.resource], generation=1)
         owner = reader.backend.owner
         writing = owner.writing = EndsTwice(owner.writing.routes, owner.write_id)
@@ -527,7 +527,7 @@ def test_a_reader_is_fenced_when_it_commits(owners: Owners) -> None:
     readers = f"readers-{owners.topic}"
 
     def reader() -> KafkaOwningReader:
-        return KafkaOwningReader(owners.address, owners.topic, start="committed", stop=4, group=readers)
+        return KafkaOwningReader(owners.address, (owners.topic, 0), start="committed", stop=4, group=readers)
 
     with reader() as old, reader() as new:
         old.own(owners.group, generation=1)

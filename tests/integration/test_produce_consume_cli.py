@@ -81,7 +81,9 @@ def test_files_whole_or_by_line_compressed(shell: Shell, name: str, tmp_path: Pa
 def test_a_group_goes_on_where_it_stopped(shell: Shell, name: str) -> None:
     shell("produce", name, stdin="1\n2\n3\n")
     assert shell("consume", name, "--group", f"g-{name}", "-c", "2") == "1\n2\n"
-    assert shell("consume", name, "--group", f"g-{name}", "-s", "committed") == "3\n"
+    assert shell("consume", name, "--group", f"g-{name}") == "3\n"
+    assert shell("consume", name, "--group", f"g-{name}", "-p", "0", "-s", "committed") == ""
+    assert "--member needs --group" in shell("consume", name, "--member", "one", code=2)
 
 
 def test_what_is_wrong_is_said_in_one_line(shell: Shell, name: str) -> None:

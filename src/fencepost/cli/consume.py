@@ -19,6 +19,7 @@ from fencepost.core.record_json import json_bytes
 
 if TYPE_CHECKING:
     from fencepost.client.reader import ReadRecord
+    from fencepost.types import TopicPartition
 
 
 @click.command()
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
 @partitions_option
 @click.option("-c", "--count", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option("-F", "--follow", is_flag=True, help="Keep waiting for new records.")
-@click.option("--group", help="Commit the position to this consumer group.")
+@click.option("--group", help="Join this consumer group: share the topic with its other members, start where the group "
+              "left off, and commit the position. With --partition or --own only commit it.")  # fmt: skip
+@click.option("--member", help="The name of a static member, with --group.")
 @click.option("--uncommitted", is_flag=True, help="Also print records of open and aborted transactions.")
 @own_options
 @client_command
@@ -46,6 +49,7 @@ def consume(
     count: int | None,
     follow: bool,
     group: str | None,
+    member: str | None,
     uncommitted: bool,
     owned_in: str | None,
     generation: int | None,
@@ -54,7 +58,8 @@ def consume(
 
     Bytes are printed as they are; a terminal gets non-text bytes escaped. --json prints one object per record, which
     `fencepost produce --format json` turns back into the same bytes. With --own it owns the partitions that it reads,
-    and exits with 75 when another owner takes over.
+    and exits with 75 when another owner takes over. With --group several processes share the topic; each says on stderr
+    which partitions it gets and gives up.
 
     \b
     Examples:
@@ -62,6 +67,7 @@ def consume(
       fencepost consume orders -F -s latest             new records only, until interrupted
       fencepost consume orders -c 10 -f '%p:%o %k=%v'
       fencepost consume orders --json | jq .value
+      fencepost consume orders --group billing -F       one of several that share the topic
       fencepost consume work --own work-readers --group workers -s committed -F
     """
     from fencepost.client.reader import Reader
@@ -77,6 +83,25 @@ def consume(
     if end is not None and isinstance(begin, int) and _says_beyond(target, topic, partitions, begin):
         return
     how = how_to_own(owned_in, generation)
+    options: dict[str, Any] = {}
+    if group is not None and owned_in is not None and not partitions:
+        with target.admin() as admin:  # what is owned by name does not move to other members
+            wanted = [TopicPartition(topic, row.partition) for row in admin.describe_topic(topic).partitions]
+    elif group is not None and not partitions:
+
+        def revoked(lost: frozenset[TopicPartition]) -> None:
+            out.flush()
+            reader.commit()
+            _tell("gave up", lost)
+
+        options = {
+            "member": member,
+            "on_assigned": lambda assigned: _tell("got", assigned),
+            "on_revoked": revoked,
+            "on_lost": lambda lost: _tell("lost", lost),
+        }
+    if member is not None and not options:
+        raise click.UsageError("--member needs --group, without --partition and --own")
     with (
         told_when_lost(owned_in),
         Reader(
@@ -86,6 +111,7 @@ def consume(
             stop=end,
             group=group,
             read_committed=not uncommitted,
+            **options,
         ) as reader,
         progress("read", total=count, quiet=escape) as advance,  # at a terminal the records show the progress
     ):
@@ -105,6 +131,10 @@ def consume(
             out.flush()  # raises if the reader of the pipe is gone; the group's position then stays where it is
             if group is not None:
                 reader.commit()
+
+
+def _tell(what: str, partitions: frozenset[TopicPartition]) -> None:
+    click.echo(f"fencepost: {what} {', '.join(map(str, sorted(partitions)))}", err=True)
 
 
 def _says_beyond(target: ClusterTarget, topic: str, partitions: tuple[int, ...], offset: int) -> bool:

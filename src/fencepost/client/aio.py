@@ -7,6 +7,7 @@ reader has one thread, which fetches and decodes while the loop runs.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -25,7 +26,9 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.read.fetcher import Chunk
-from fencepost.client.reader import Place, Readable, Reader, ReaderKeywords, ReadRecord
+from fencepost.client.reader import Readable, Reader, ReaderKeywords, ReadRecord
+from fencepost.client.share.group import OnPartitions
+from fencepost.client.share.places import Place
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata
 from fencepost.core.own.claim_request import Resources
 from fencepost.errors import Closed, Fenced, FencepostError, TimedOut
@@ -260,6 +263,12 @@ class AsyncReader(OnePerProcess):
         **options: Unpack[ReaderKeywords],
     ) -> None:
         check_known("AsyncReader", options, ["start", "stop", *ReaderKeywords.__annotations__])
+        if (callback := options.get("on_assigned")) is not None:
+            options["on_assigned"] = self._on_loop(callback)
+        if (callback := options.get("on_revoked")) is not None:
+            options["on_revoked"] = self._on_loop(callback)
+        if (callback := options.get("on_lost")) is not None:
+            options["on_lost"] = self._on_loop(callback)
         self._make: Callable[[], Reader] = lambda: Reader(servers, topics, start=start, stop=stop, **options)
         self._reader: Reader | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="fencepost-read")
@@ -269,6 +278,7 @@ class AsyncReader(OnePerProcess):
         """How that chunk is being decoded, or was. Both outlive a cancelled task: one with a timeout that is shorter
         than fetching and decoding a chunk gets its records at a later attempt."""
         self._records: Iterator[ReadRecord] = iter(())
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     @classmethod
@@ -288,7 +298,22 @@ class AsyncReader(OnePerProcess):
         places = {name: place for name, place in (("start", start), ("stop", stop)) if place is not None}
         return cls(ClientSettings(**settings), topics, **{**named, **places, **options})
 
+    def _on_loop(self, callback: Callable[[frozenset[TopicPartition]], Any]) -> OnPartitions:
+        """Return the callback as the reader's thread calls it: it runs on the loop, and the thread waits for it."""
+
+        async def run(partitions: frozenset[TopicPartition]) -> None:
+            outcome = callback(partitions)
+            if inspect.isawaitable(outcome):
+                await outcome
+
+        def call(partitions: frozenset[TopicPartition]) -> None:
+            assert self._event_loop is not None
+            asyncio.run_coroutine_threadsafe(run(partitions), self._event_loop).result()
+
+        return call
+
     async def __aenter__(self) -> Self:
+        self._event_loop = asyncio.get_running_loop()
         try:
             self._reader = await _or_undo(self._run(self._make), Reader.close)
         except BaseException:
@@ -327,9 +352,39 @@ class AsyncReader(OnePerProcess):
     def positions(self) -> Mapping[TopicPartition, Offset]:
         return self._its.positions
 
-    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        return self._its.assignment
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, wait: bool = True) -> None:
+        """Store offsets as `Reader.commit`. Not on the reader's thread, which waits while `on_revoked` runs."""
         positions = self.positions if offsets is None else offsets
-        await self._run(lambda: self._its.commit(positions))
+        commit = partial(self._its.commit, positions, wait=wait)
+        await (self._run(commit) if self._its._member is None else asyncio.to_thread(commit))
+
+    async def seek(self, partition: TopicPartition | tuple[str, int], place: Place) -> None:
+        await self._of_its_own(partial(self._its.seek, partition, place))
+
+    async def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        await self._of_its_own(partial(self._its.pause, *partitions))
+
+    async def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        await self._of_its_own(partial(self._its.resume, *partitions))
+
+    async def rewind(self) -> None:
+        await self._of_its_own(self._its.rewind)
+
+    async def committed(self) -> dict[TopicPartition, Offset | None]:
+        return await asyncio.to_thread(self._its.committed)
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        return await asyncio.to_thread(self._its.lag)
+
+    async def _of_its_own(self, change: Callable[[], None]) -> None:
+        """Run what moves positions on the reader's thread; in a callback that thread waits, so on another."""
+        reader = self._its
+        self._records = iter(())
+        await (asyncio.to_thread(change) if reader._callback is not None else self._run(change))
 
     async def own(
         self,
@@ -354,11 +409,14 @@ class AsyncReader(OnePerProcess):
     async def __anext__(self) -> ReadRecord:
         reader = self._its
         while (record := next(self._records, None)) is None:
-            taken = await self._take(reader._decode)
-            if taken is None:
-                raise StopAsyncIteration
-            chunk, records = taken
-            self._records = reader._hand_out(chunk, iter(records))
+            if reader._loop is not None:  # the group wants something first
+                await self._go_on(reader, None)
+            if reader._loop is None:
+                taken = await self._take(reader._decode)
+                if taken is None:
+                    raise StopAsyncIteration
+                reader._begin_loop(*taken)
+            self._records = reader._hand_out()
         return record
 
     async def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
@@ -366,12 +424,19 @@ class AsyncReader(OnePerProcess):
         if rest := list(self._records):  # of a loop that was left
             return rest
         reader = self._its
+        while reader._loop is not None:
+            await self._go_on(reader, timeout)
+            if reader._loop is not None and (rest := list(reader._hand_out())):
+                return rest
         taken = await self._take(reader._decode, timeout)
         if taken is None:
             return None
         chunk, records = taken
         reader._is_at(chunk)
         return records
+
+    async def _go_on(self, reader: Reader, timeout: float | None) -> None:
+        await asyncio.shield(self._run(partial(reader._wait_to_go_on, timeout)))
 
     async def arrow(self) -> AsyncIterator[pa.RecordBatch]:
         reader = self._its
@@ -400,7 +465,11 @@ class AsyncReader(OnePerProcess):
                 self._taking = None
                 raise
             if chunk is None:
+                self._taking = None
                 return None
+            if not reader._may_hand_out(chunk):  # the group wants something first; the reader keeps the chunk
+                self._taking = self._decoding = None
+                continue
             if self._decoding is None or self._decoding[0] != decode:
                 self._decoding = decode, asyncio.ensure_future(self._run(partial(decode, chunk)))
             try:

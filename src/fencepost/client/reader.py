@@ -1,15 +1,19 @@
 """`Reader`: the records of topics or partitions, between two places in the log, one by one or as Arrow batches.
 
-It can store offsets in a group, but does not join it, so its partitions never change. For balanced consumption any
-Kafka consumer works with the server.
+With a group and topics it is a member of the group and shares their partitions with the other members
+(`client/share/group.py`). With a group and partitions it reads just these, and only stores offsets in the group.
+
+The program's thread does everything here, also what the group asks for: before it hands out records, the reader takes
+the group's events, so `on_revoked` runs when the program is done with what it was given (`_attend`).
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.addresses import Servers
@@ -24,12 +28,20 @@ from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by
 from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
+from fencepost.client.share.committing import Commits
+from fencepost.client.share.exclusive import Exclusive
+from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
+from fencepost.client.share.lookups import Lookups
+from fencepost.client.share.places import Place, Places, committed_offsets
+from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock, SystemClock
+from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
+from fencepost.core.groups.membership import GroupProtocol, Identity
 from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.core.own.lease import Lease
-from fencepost.errors import Closed, ConfigError, ErrorCode, ServerError, TimedOut
+from fencepost.errors import Closed, ConfigError, FencepostError, PartitionsLost, TimedOut
 from fencepost.kernel import decode_rows
-from fencepost.types import EARLIEST, LATEST, Milliseconds, Offset, TopicPartition
+from fencepost.types import Milliseconds, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key
 
 if TYPE_CHECKING:
@@ -37,13 +49,25 @@ if TYPE_CHECKING:
 
     from fencepost.client.own.kafka import KafkaReaderBackend
 
-Readable: TypeAlias = "str | TopicPartition | tuple[str, int]"
-"""A topic, or one of its partitions."""
-Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
-"""A place to start or stop: an end of the log, the group's committed offsets, an offset (the same in each partition), a
-time, or a mapping from `TopicPartition`, or from a partition's number, to an offset."""
+log = logging.getLogger("fencepost.reader")
+
+Readable: TypeAlias = "str | TopicPartition | tuple[str, int] | re.Pattern[str]"
+"""A topic, one of its partitions, or a pattern for the whole names of topics."""
 
 _ALL: Final = 2**63 - 1
+
+
+_LOOK_UP: Final = 1.0
+"""Seconds after which a member of a group checks whether its coordinator is away for too long."""
+_LOOK_SOON: Final = 0.1
+_FOLLOWED: Final = 0
+
+
+class Found(NamedTuple):
+    """Positions that were looked up, by the number of the question."""
+
+    number: int
+    places: Mapping[TopicPartition, tuple[Offset, Offset | None]]
 
 
 class ReadRecord(NamedTuple):
@@ -60,6 +84,15 @@ class ReaderKeywords(TypedDict, total=False):
     """The settings of a reader; `Reader` explains each and has the defaults."""
 
     group: str | None
+    member: str | None
+    exclusive: bool
+    group_protocol: GroupProtocol | None
+    processing_timeout: float
+    session_timeout: float
+    on_assigned: OnPartitions | None
+    on_revoked: OnPartitions | None
+    on_lost: OnPartitions | None
+    metadata_max_age: float
     read_committed: bool
     headers: bool
     partition_bytes: int
@@ -78,14 +111,38 @@ class Reader(OnePerProcess, Closing):
     Settings:
 
     servers: host:port, several separated by commas, or a list
-    topics: one topic, TopicPartition or tuple (topic, partition), or several
+    topics: one topic, re.Pattern of topics, TopicPartition or tuple (topic, partition), or several
     start: Place = 'earliest'
         Where to start: 'earliest', 'latest', 'committed' (where the group left off), an offset, a datetime, or a dict
-        from TopicPartition or partition number to offset.
+        from TopicPartition or partition number to offset. For a member of a group: where nothing is committed.
     stop: Place | None = None
         Where to stop, in the same words; None: follow the log for ever.
     group: str | None = None
-        The consumer group in which `commit` stores offsets. The reader does not join it.
+        The consumer group. Given topics, the reader joins it, shares their partitions with its other members, and
+        starts where the group left off, or at `start` where nothing is committed. Given partitions, it only stores
+        offsets there.
+    member: str | None = None
+        The name of a static member: after a restart within the session it gets the same partitions back, and nothing
+        moves.
+    exclusive: bool = False
+        Own what the group assigns, too: a member that was paused and replaced can neither fetch nor commit. On Apache
+        Kafka it is rejected when it commits.
+    group_protocol: GroupProtocol | None = None
+        'consumer' (KIP-848), 'cooperative' or 'eager' (both classic); None: the first that server and group speak.
+    processing_timeout: float = 300.0
+        Seconds for which the program may work between two calls. After that the reader leaves the group, and the next
+        call raises TooSlow.
+    session_timeout: float = 45.0
+        Seconds without a heartbeat after which a classic member is removed. With KIP-848 the server decides.
+    on_assigned: OnPartitions | None = None
+        Called with a frozenset of partitions that are new, before they are read; `seek` works in it.
+    on_revoked: OnPartitions | None = None
+        Called with the partitions that go to other members, when no more of their records are handed out; a `commit`
+        in it still counts.
+    on_lost: OnPartitions | None = None
+        Called with the partitions that were lost without being asked: the reader was removed from its group.
+    metadata_max_age: float = 30.0
+        Seconds after which to look for new partitions, and for new topics that match a pattern.
     read_committed: bool = True
         Hand out only records of committed transactions; False: also those of open and aborted ones.
     headers: bool = True
@@ -109,6 +166,15 @@ class Reader(OnePerProcess, Closing):
         start: Place = "earliest",
         stop: Place | None = None,
         group: str | None = None,
+        member: str | None = None,
+        exclusive: bool = False,
+        group_protocol: GroupProtocol | None = None,
+        processing_timeout: float = 300.0,
+        session_timeout: float = 45.0,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+        metadata_max_age: float = 30.0,
         read_committed: bool = True,
         headers: bool = True,
         partition_bytes: int = 2 << 20,
@@ -129,6 +195,12 @@ class Reader(OnePerProcess, Closing):
             patience=patience,
         )
         check_name(group, "group")
+        for name, seconds in (
+            ("processing_timeout", processing_timeout),
+            ("session_timeout", session_timeout),
+            ("metadata_max_age", metadata_max_age),
+        ):
+            check_seconds(seconds, name)
         self._group = group
         self._headers = headers
         self._closed = False
@@ -141,22 +213,77 @@ class Reader(OnePerProcess, Closing):
         if start == "committed" and group is None:
             raise ConfigError("start='committed' needs a group")
         self._wanted = _wanted(topics)
-        self._start, self._stop = start, stop
-        places = self._find_places()
-        self._positions = {partition: at for partition, (at, _) in places.items()}
+        self._places = Places(start, stop, group, read_committed=read_committed)
+        self._on = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
+        self._tokens: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._sought: set[TopicPartition] = set()
+        self._callback: str | None = None
+        """The callback that is running: it must not read."""
+        joins = group is not None and not any(isinstance(each, TopicPartition) for each in self._wanted)
+        if not joins and (member is not None or exclusive or group_protocol is not None or any(self._on.values())):
+            raise ConfigError(
+                "member, exclusive, group_protocol, on_assigned, on_revoked and on_lost are for members of a group: "
+                "give group=… and topics, not partitions"
+            )
+        places = self._find_places() if not joins else {}
+        network, clock = self._make_network()
+        self._clock = clock
+        self._wake = network.wake
+        self._positions: dict[TopicPartition, Offset] = {partition: at for partition, (at, _) in places.items()}
         self._owns_by: OwnBackend | None = None
         self._commits_by: KafkaReaderBackend | None = None
         """Of an owner on Apache Kafka, which fences its write id when it commits."""
         self._untouched = True  # nothing was read yet
-        network, clock = self._make_network()
-        self._clock = clock
         self._lease = Lease()
         self._fetcher = Fetcher(self._settings, self._options, network, clock, places, self._lease)
         self._loss = Loss(self._lease, clock)
         self._loss.before_lease_ends = self._fetcher.read_answers
         self._loss.on_lease_over = network.wake  # the caller may wait for records
         self._watch = LeaseWatch(self._lease, clock, self._loss.look)
+        self._commits = Commits(self._store)
+        self._lookups: Lookups[Found] = Lookups(network.wake, self._settings.retry_backoff, patience)
+        self._asked: dict[TopicPartition, int] = {}
+        """The newest question for the position of a partition: the answer to an older one would move it back."""
+        self._asked_number = _FOLLOWED
+        self._member: GroupMember | None = None
+        self._exclusive: Exclusive | None = None
+        self._max_age = metadata_max_age
+        self._follows = stop is None and any(not isinstance(each, TopicPartition) for each in self._wanted)
+        self._look_at = clock.monotonic() + metadata_max_age
         tell_after_fork(self)
+        if joins:
+            assert group is not None
+            try:
+                self._join(
+                    GroupOptions(
+                        group,
+                        frozenset(each for each in self._wanted if isinstance(each, str)),
+                        tuple(each for each in self._wanted if isinstance(each, re.Pattern)),
+                        member,
+                        group_protocol,
+                        processing_timeout,
+                        session_timeout,
+                        metadata_max_age,
+                        patience,
+                    ),
+                    exclusive=exclusive,
+                )
+            except BaseException:
+                self.close()
+                raise
+
+    def _join(self, options: GroupOptions, *, exclusive: bool) -> None:
+        check_name(options.member, "member")
+        with Admin(self._settings) as admin:
+            for name in options.names:
+                admin.describe_topic(name)  # a name that does not exist is a mistake more often than a plan
+        self._member = GroupMember(self._settings, options, self._clock, self._wake)
+        if exclusive and isinstance(self._backend(), ServerReaderBackend):
+            self._fetcher.brokers.stays_alone = True
+            self._fetcher.on_fenced = self._loss.happened
+            self._exclusive = Exclusive(self._backend(), options.group)
+        self._member.begin()
 
     @classmethod
     def from_config(
@@ -170,8 +297,8 @@ class Reader(OnePerProcess, Closing):
     ) -> Self:
         """Create a reader from librdkafka's and Java's names. `options` are the arguments above and take precedence.
 
-        With a `group.id` it starts at the group's committed offsets. An unknown name is an error that suggests the
-        nearest one."""
+        With a `group.id` it starts at the group's committed offsets, and where there are none at `auto.offset.reset`.
+        An unknown name is an error that suggests the nearest one."""
         from fencepost.client.cluster.config_names import reader_fields  # for weight: most readers never need it
 
         settings, named = reader_fields(config)
@@ -179,7 +306,7 @@ class Reader(OnePerProcess, Closing):
         return cls(ClientSettings(**settings), topics, **{**named, **places, **options})
 
     def __repr__(self) -> str:
-        topics = ", ".join(map(str, self._wanted))
+        topics = ", ".join(each.pattern if isinstance(each, re.Pattern) else str(each) for each in self._wanted)
         return f"<Reader of {topics} on {self._settings.addresses}, {'closed' if self._closed else 'open'}>"
 
     def _make_network(self) -> tuple[Network, Clock]:
@@ -188,55 +315,13 @@ class Reader(OnePerProcess, Closing):
     def _find_places(self) -> dict[TopicPartition, tuple[Offset, Offset | None]]:
         """Return where each partition starts and stops, as of now."""
         with Admin(self._settings) as admin:
-            partitions = sorted(set(chain.from_iterable(_partitions(admin, each) for each in self._wanted)))
-            starts = self._find(admin, partitions, self._start)
-            if isinstance(self._start, int | Mapping):
-                _check_starts(admin, starts, all_beyond=isinstance(self._start, int))
-            stops = {} if self._stop is None else self._find(admin, partitions, self._stop)
-        return {partition: (starts[partition], stops.get(partition)) for partition in partitions}
+            return self._places.find(admin, self._existing(admin))
 
-    def _find(self, admin: Admin, partitions: list[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
-        """Return the offset that `place` means in each partition."""
-        found: dict[TopicPartition, Offset] = {}
-        for topic in dict.fromkeys(partition.topic for partition in partitions):
-            indexes = [partition.partition for partition in partitions if partition.topic == topic]
-            for index, offset in self._find_in_topic(admin, topic, indexes, place).items():
-                found[TopicPartition(topic, index)] = Offset(offset)
-        return found
-
-    def _find_in_topic(self, admin: Admin, topic: str, indexes: list[int], place: Place) -> dict[int, int]:
-        def at(time: int) -> dict[int, int]:
-            committed = self._options.read_committed
-            return {
-                index: found.offset
-                for index, found in admin.offsets(topic, time, partitions=indexes, read_committed=committed).items()
-            }
-
-        match place:
-            case "earliest":
-                return at(EARLIEST)
-            case "latest":
-                return at(LATEST)
-            case "committed":
-                assert self._group is not None
-                kept_by_group = admin.group_offsets(self._group)
-                stored = {each.partition: each.committed for each in kept_by_group if each.topic == topic}
-                first = at(EARLIEST)
-                return {index: first[index] if (kept := stored.get(index)) is None else kept for index in indexes}
-            case datetime():
-                found, end = at(int(place.timestamp() * 1000)), at(LATEST)
-                return {index: offset if offset >= 0 else end[index] for index, offset in found.items()}
-            case int():
-                return dict.fromkeys(indexes, place)
-            case Mapping():
-                given = {index: place.get(TopicPartition(topic, index), place.get(index)) for index in indexes}
-                missing = [index for index, offset in given.items() if offset is None]
-                if missing:
-                    raise ConfigError(f"no offset given for {topic}, partition {', '.join(map(str, missing))}")
-                return {index: int(offset) for index, offset in given.items() if offset is not None}
-        raise ConfigError(
-            f"{place!r} is not a place in a log: expected 'earliest', 'latest', 'committed', an offset or a datetime"
-        )
+    def _existing(self, admin: Admin) -> set[TopicPartition]:
+        patterns = [each for each in self._wanted if isinstance(each, re.Pattern)]
+        names = matching(patterns, (topic.name for topic in admin.topics())) if patterns else ()
+        wanted = [each for each in self._wanted if not isinstance(each, re.Pattern)]
+        return set(chain.from_iterable(_partitions(admin, each) for each in (*wanted, *names)))
 
     # --- reading ---
 
@@ -250,17 +335,45 @@ class Reader(OnePerProcess, Closing):
                 chunk = self._next(None)
                 if chunk is None:
                     return
-                self._loop, self._taken = (chunk, iter(self._decode(chunk))), None
-            chunk, records = self._loop
-            yield from self._hand_out(chunk, records)
-            self._loop = None
+                self._begin_loop(chunk, self._decode(chunk))
+            yield from self._hand_out()
+            self._wait_to_go_on(None)
 
-    def _hand_out(self, chunk: Chunk, records: Iterator[ReadRecord]) -> Iterator[ReadRecord]:
+    def _begin_loop(self, chunk: Chunk, records: list[ReadRecord]) -> None:
+        self._loop, self._taken = (chunk, iter(records)), None
+
+    def _hand_out(self) -> Iterator[ReadRecord]:
+        """Yield the rest of the chunk at hand. End early when the group wants something: the rest is kept."""
+        loop = self._loop
+        assert loop is not None
+        chunk, records = loop
+        member = self._member
         for record in records:
+            if self._loop is not loop:
+                return  # the caller has moved the position, or the partition is gone
+            if member is not None and not member.may_go_on():
+                self._loop = chunk, chain((record,), records)
+                return
             self._given = record  # cheaper than moving the position for each record: `positions` reads it
             yield record
-        self._given = None
-        self._is_at(chunk)
+        if self._loop is loop:
+            self._loop = self._given = None
+            self._is_at(chunk)
+
+    def _wait_to_go_on(self, timeout: float | None) -> None:
+        """Do what the group asks for while a chunk is at hand, until the rest may be handed out or is dropped."""
+        member = self._member
+        if member is None or self._loop is None:
+            return
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        self._enter(member)
+        try:
+            self._attend()
+            while self._loop is not None and not member.may_hand_out(self._loop[0].partition):
+                self._turn(deadline, timeout)
+                self._attend()
+        finally:
+            member.leave_to_program()
 
     def _is_at(self, chunk: Chunk) -> None:
         """Move the position behind the chunk, but not behind the stop."""
@@ -270,9 +383,9 @@ class Reader(OnePerProcess, Closing):
 
     def poll(self, timeout: float | None = None) -> list[ReadRecord] | None:
         """Return the next few records of one partition, or None at the end. Raise TimedOut if none arrive in time."""
-        if self._loop is not None:
-            rest, self._loop = list(self._hand_out(*self._loop)), None
-            if rest:
+        while self._loop is not None:
+            self._wait_to_go_on(timeout)
+            if self._loop is not None and (rest := list(self._hand_out())):
                 return rest
         chunk = self._next(timeout)
         if chunk is None:
@@ -311,32 +424,214 @@ class Reader(OnePerProcess, Closing):
         )
 
     def _next(self, timeout: float | None) -> Chunk | None:
+        """Return the next chunk, or None at the end. It stays in `_taken` until it is handed out."""
         if self._closed:
             raise self._closed_by_fork or Closed("the reader is closed")
         self._untouched = False
-        if self._taken is not None:
-            return self._taken
+        member = self._member
+        if member is None:
+            return self._wait_for_chunk(timeout)
+        self._enter(member)
+        try:
+            return self._wait_for_chunk(timeout)
+        finally:
+            member.leave_to_program()
+
+    def _wait_for_chunk(self, timeout: float | None) -> Chunk | None:
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         asked = False
-        while (chunk := self._fetched()) is None:
+        while (chunk := self._at_hand()) is None:
             if self._commits_by is not None:
                 self._commits_by.check()
-            if self._fetcher.is_done:
+            if self._is_done:
                 return None
-            left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
-            if left == 0 and asked:
-                raise TimedOut(f"no new records within {timeout:g} s")
-            self._fetcher.run_once(left)
+            self._turn(deadline, timeout, once=not asked)
             asked = True  # once also without any time left, so that `poll(0)` in a loop gets records
         self._taken = chunk
         # Ask for more before this is decoded: server and network work meanwhile.
         self._fetcher.run_once(0.0)
         return chunk
 
-    def _fetched(self) -> Chunk | None:
-        """Return the next chunk that is here, unless it belongs to another owner by now."""
+    def _turn(self, deadline: float | None, timeout: float | None, *, once: bool = False) -> None:
+        """Wait for something to happen. Raise TimedOut when the time is over."""
+        now = self._clock.monotonic()
+        left = float("inf") if deadline is None else max(0.0, deadline - now)
+        if left == 0 and not once:
+            raise TimedOut(f"no new records within {timeout:g} s")
+        if self._member is not None:
+            # The coordinator may be away for too long, or the group may have settled: neither wakes anybody.
+            left = min(left, _LOOK_UP if self._places.stop is None else _LOOK_SOON)
+        elif self._follows:
+            left = min(left, max(0.0, self._look_at - now))
+        self._fetcher.run_once(None if left == float("inf") else left)
+
+    def _at_hand(self) -> Chunk | None:
+        """Return the next chunk that is here, unless it belongs to another reader by now."""
+        self._attend()
         self._loss.check()
-        return self._fetcher.take()
+        member = self._member
+        if self._taken is None and (member is None or self._clock.monotonic() < member.lease_end):
+            self._taken = self._fetcher.take()
+        return None if self._taken is None or not self._may_hand_out(self._taken) else self._taken
+
+    def _may_hand_out(self, chunk: Chunk) -> bool:
+        return self._member is None or self._member.may_hand_out(chunk.partition)
+
+    @property
+    def _is_done(self) -> bool:
+        if self._places.stop is None or self._lookups.waiting or not self._fetcher.is_done:
+            return False
+        if self._member is None:
+            return True
+        return self._member.is_settled and (bool(self._positions) or self._has_no_share())
+
+    def _has_no_share(self) -> bool:
+        """Return whether other members hold everything and nothing is left for this one, which then ends.
+
+        Its first answers may come before the group has decided. And what a dead member holds comes when its session is
+        over; so a member waits if there are enough partitions for all."""
+        member = self._member
+        assert member is not None
+        with Admin(self._settings) as admin:
+            members = admin.describe_group(self._needs_group("stop")).members
+            others = [each for each in members if each.member_id != member.member_id]
+            wanted = self._existing(admin)
+        is_theirs = wanted <= set(chain.from_iterable(each.assignment for each in others))
+        is_final = member.protocol == "eager" or len(others) >= len(wanted)
+        return is_theirs and is_final and member.is_settled and not member.assignment
+
+    # --- partitions that come and go ---
+
+    def _enter(self, member: GroupMember) -> None:
+        if self._callback is not None:
+            raise FencepostError(f"{self._callback} must not read: return from it first")
+        member.enter()
+
+    def _attend(self) -> None:
+        """Do what the group asks for, in the program's thread, and begin with partitions whose positions were found."""
+        member = self._member
+        if member is None:
+            self._follow()
+        elif member.needs_program or self._clock.monotonic() >= member.lease_end:
+            while (event := member.take_event()) is not None:
+                match event:
+                    case WereLost():
+                        self._lost(event.partitions)
+                    case ToRevoke():
+                        self._revoke(member, event)
+                    case Assigned():
+                        self._take_up(member, event.partitions)
+            member.raise_error()
+        while (found := self._lookups.take()) is not None:
+            self._begin_with(found)
+
+    def _take_up(self, member: GroupMember, partitions: frozenset[TopicPartition]) -> None:
+        if self._exclusive is not None:
+            try:
+                self._tokens |= self._exclusive.claim(partitions, member.check)
+            except PartitionsLost:
+                return  # the next event says so
+        else:
+            self._tokens |= dict.fromkeys(partitions, member.epoch)
+        self._call("assigned", partitions)
+        self._look_up(partitions - self._sought)
+        self._sought.clear()
+
+    def _revoke(self, member: GroupMember, event: ToRevoke) -> None:
+        """Hand out nothing more of these, let the program commit, then tell the coordinator."""
+        self._drop(event.partitions)
+        try:
+            self._call("revoked", event.partitions)
+            self._flush_commits()
+        finally:
+            self._forget(event.partitions)
+            self._forget_tokens(event.partitions)
+            try:
+                if self._exclusive is not None:
+                    self._exclusive.release(event.partitions)
+            finally:
+                member.released(event)
+
+    def _lost(self, partitions: frozenset[TopicPartition]) -> None:
+        self._drop(partitions)
+        self._forget(partitions)
+        self._forget_tokens(partitions)
+        self._commits.forget(partitions)
+        self._call("lost", partitions)
+
+    def _call(self, name: str, partitions: frozenset[TopicPartition]) -> None:
+        callback = self._on[name]
+        if callback is not None and partitions:
+            self._callback = f"on_{name}"
+            try:
+                callback(partitions)
+            finally:
+                self._callback = None
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these that is here. Their positions stay."""
+        gone = frozenset(partitions)
+        self._positions = dict(self.positions)
+        if self._given is not None and TopicPartition(self._given.topic, self._given.partition) in gone:
+            self._given = None
+        if self._loop is not None and self._loop[0].partition in gone:
+            self._loop = None
+        if self._taken is not None and self._taken.partition in gone:
+            self._taken = None
+        self._fetcher.drop(gone)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._asked.pop(partition, None)
+
+    def _forget_tokens(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._tokens.pop(partition, None)
+
+    def _look_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Find where these go on. Meanwhile the others are read."""
+        member = self._member
+        if not partitions or member is None:
+            return
+        number = self._asked_number = self._asked_number + 1
+        self._asked.update(dict.fromkeys(partitions, number))
+
+        def find() -> Found:
+            with Routes(self._settings) as routes, Admin(self._settings) as admin:
+                return Found(number, self._places.find_in_group(admin, routes, partitions))
+
+        self._lookups.ask(find, lambda: not self._closed and any(map(member.may_commit, partitions)))
+
+    def _begin_with(self, found: Found) -> None:
+        for partition, place in found.places.items():
+            is_new = found.number == _FOLLOWED and partition not in self._positions
+            if is_new or self._asked.get(partition) == found.number:
+                self._asked.pop(partition, None)
+                self._positions[partition] = place[0]
+                self._fetcher.add({partition: place})
+                if partition in self._paused:
+                    self._fetcher.seek(partition, place[0], paused=True)
+
+    def _follow(self) -> None:
+        """Without a group: look for partitions and topics that are new. They are read from their beginning."""
+        now = self._clock.monotonic()
+        if not self._follows or now < self._look_at or self._lookups.waiting:
+            return
+        self._look_at = now + self._max_age
+        known = frozenset(self._positions)
+
+        def find() -> Found:
+            try:
+                with Admin(self._settings) as admin:
+                    new = self._existing(admin) - known
+                    starts = self._places.offsets(admin, new, "earliest")
+            except FencepostError as error:
+                log.debug("looking for partitions: %s", error)
+                return Found(_FOLLOWED, {})
+            return Found(_FOLLOWED, {partition: (start, None) for partition, start in starts.items()})
+
+        self._lookups.ask(find, lambda: not self._closed)
 
     # --- owning ---
 
@@ -360,6 +655,8 @@ class Reader(OnePerProcess, Closing):
         """
         if self._closed:
             raise self._closed_by_fork or Closed("the reader is closed")
+        if self._member is not None:
+            raise ConfigError("own is for readers of given partitions; a member of a group owns with exclusive=True")
         names = [str(partition) for partition in self._positions] if resources is None else resources
         request = check_claim(group, names, generation=generation, wait=wait, after=after, session=session)
         backend = self._backend()
@@ -407,6 +704,28 @@ class Reader(OnePerProcess, Closing):
     # --- positions ---
 
     @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this reader reads now: those that its group assigns, or those it was given."""
+        return frozenset(self._positions) if self._member is None else self._member.assignment
+
+    @property
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """As whom this member commits, for `Producer.send_offsets`: the group rejects it once it is replaced. Raise
+        PartitionsLost or TooSlow if that is known already."""
+        if self._member is None:
+            raise ConfigError("only a member of a group has group_metadata: give group=… and topics, not partitions")
+        self._member.check_held(self.positions)
+        return self._member.metadata()
+
+    @property
+    def tokens(self) -> Mapping[TopicPartition, int]:
+        """A number for each partition of a group's member that is higher than those of all earlier holders. Pass it on
+        with results, so that the system that gets them can reject those of a member that was replaced.
+
+        With `exclusive` on fencepost's server it is `own`'s token; otherwise the group's epoch at the assignment."""
+        return dict(self._tokens)
+
+    @property
     def positions(self) -> Mapping[TopicPartition, Offset]:
         """The next offset of each partition, after the last record that was handed out."""
         positions = dict(self._positions)
@@ -415,31 +734,112 @@ class Reader(OnePerProcess, Closing):
             positions[TopicPartition(given.topic, given.partition)] = Offset(given.offset + 1)
         return positions
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store the reader's positions, or the given offsets, in its group."""
-        if self._group is None:
-            raise ConfigError("commit needs a group: create the reader with group=…")
+    def seek(self, partition: TopicPartition | tuple[str, int], place: Place) -> None:
+        """Go on at this place of a partition that the reader reads. In `on_assigned` it replaces the committed one."""
+        name = self._its_partition(partition)
+        if isinstance(place, int):
+            offset = Offset(place)
+        else:
+            with Admin(self._settings) as admin:
+                offset = self._places.offsets(admin, [name], place)[name]
+        is_read = name in self._fetcher.partitions
+        if is_read:
+            stop = self._fetcher.stop_of(name)
+        else:
+            with Admin(self._settings) as admin:
+                stop = self._places.stops(admin, [name]).get(name)
+        self._drop([name])
+        self._forget([name])
+        self._sought.add(name)
+        self._positions[name] = offset
+        self._fetcher.add({name: (offset, stop)})
+        if name in self._paused:
+            self._fetcher.seek(name, offset, paused=True)
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Hand out no records of these until `resume`, also if they come back from another member meanwhile."""
+        self._set_paused(partitions, paused=True)
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        self._set_paused(partitions, paused=False)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], *, paused: bool) -> None:
+        for name in [self._its_partition(each) for each in partitions]:
+            (self._paused.add if paused else self._paused.discard)(name)
+            if name in self._fetcher.partitions:
+                position, stop = self.positions[name], self._fetcher.stop_of(name)
+                self._drop([name])
+                self._positions[name] = position
+                self._fetcher.add({name: (position, stop)})
+                self._fetcher.seek(name, position, paused=paused)
+
+    def _its_partition(self, partition: TopicPartition | tuple[str, int]) -> TopicPartition:
+        name = TopicPartition(*partition)
+        if name not in self.assignment:
+            raise ConfigError(f"{name} is not read by this reader; its assignment is {_shown(self.assignment)}")
+        return name
+
+    def rewind(self) -> None:
+        """Forget the positions, and go on at the group's committed offsets. For members of a group."""
+        if self._member is None:
+            raise ConfigError("rewind is for members of a group; seek moves the position of a partition")
+        partitions = self._member.assignment
+        self._drop(partitions)
+        self._forget(partitions)
+        self._look_up(partitions)
+
+    def committed(self) -> dict[TopicPartition, Offset | None]:
+        """Return what the group has committed of each partition that this reader reads."""
+        group = self._needs_group("committed")
+        wanted = self.assignment
+        with Routes(self._settings) as routes:
+            stored = committed_offsets(routes, group, wanted)
+        return {partition: stored.get(partition) for partition in sorted(wanted)}
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """Return the number of offsets from each position to the end of its partition, as of now."""
+        positions = self.positions
+        with Admin(self._settings) as admin:
+            ends = self._places.offsets(admin, positions, "latest")
+        return {partition: max(0, ends[partition] - at) for partition, at in positions.items()}
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, wait: bool = True) -> None:
+        """Store the reader's positions, or the given offsets, in its group: the offsets of the next records.
+
+        A member of a group raises PartitionsLost, and stores nothing, if one of the partitions was lost; TooSlow if the
+        program was too slow. `wait=False`: a thread stores them; if that fails, the next commit raises."""
+        self._needs_group("commit")
         store = self.positions if offsets is None else offsets
         self._loss.check()
-        if self._commits_by is not None:
-            self._commits_by.commit(self._group, store)
+        if self._member is not None:
+            self._member.check_held(store)
+        is_owner = self._commits_by is not None or self._fetcher.tenure.connection is not None
+        self._commits.commit(store, wait=wait or is_owner)
+
+    def _needs_group(self, what: str) -> str:
+        if self._group is None:
+            raise ConfigError(f"{what} needs a group: create the reader with group=…")
+        return self._group
+
+    def _flush_commits(self) -> None:
+        try:
+            self._commits.flush()
+        except FencepostError as error:
+            log.warning("a commit that nobody waited for failed: %s", error)
+
+    def _store(self, store: Mapping[TopicPartition, int]) -> None:
+        group = self._needs_group("commit")
+        if self._member is not None:
+            self._member.commit(store, None if self._exclusive is None else self._send_as_owner)
             return
-        by_topic: dict[str, list[dict[str, Any]]] = {}
-        for partition, offset in store.items():
-            entry = {"partition_index": partition.partition, "committed_offset": offset, "committed_metadata": ""}
-            by_topic.setdefault(partition.topic, []).append(entry)
-        fields = {
-            "group_id": self._group,
-            "generation_id": -1,
-            "generation_id_or_member_epoch": -1,
-            "member_id": "",
-            "topics": [{"name": topic, "partitions": entries} for topic, entries in by_topic.items()],
-        }
+        if self._commits_by is not None:
+            self._commits_by.commit(group, store)
+            return
+        fields = commit_fields(group, store, Identity("", -1, None))
         if self._fetcher.tenure.connection is not None:
             # On a guarded topic only the connection that owns a partition may commit its offsets.
-            self._stored(self._fetcher.ask(Key.OFFSET_COMMIT, fields, OFFSET_COMMIT_BY_NAME))
+            self._stored(self._send_as_owner(fields))
             return
-        group = self._group
         with Routes(self._settings) as routes:
 
             def store_all() -> None:
@@ -447,6 +847,9 @@ class Reader(OnePerProcess, Closing):
                 self._stored(channel.request(Key.OFFSET_COMMIT, fields, at_most=OFFSET_COMMIT_BY_NAME).message)
 
             routes.retried(store_all)
+
+    def _send_as_owner(self, fields: dict[str, Any]) -> Any:
+        return self._fetcher.ask(Key.OFFSET_COMMIT, fields, OFFSET_COMMIT_BY_NAME)
 
     def _stored(self, answer: Any) -> None:
         for topic in answer.topics:
@@ -458,12 +861,20 @@ class Reader(OnePerProcess, Closing):
         """Close the reader in a forked child. The two would share a connection, and what it owns."""
         if not self._closed:
             self._closed, self._closed_by_fork = True, of_the_parent("the reader")
+            if self._member is not None:
+                self._member.leave_to_parent()
             self._fetcher.forget_sockets()
             self._loss.leave_to_parent()
 
     def close(self) -> None:
+        """Leave the group, and close. Commit nothing that was not asked for."""
         if not self._closed:
+            if self._member is not None or self._group is not None:
+                self._flush_commits()
             self._closed = True
+            self._lookups.close()
+            if self._member is not None:
+                self._member.close()
             self._watch.close()
             if self._owns_by is not None:
                 self._owns_by.close()
@@ -472,9 +883,9 @@ class Reader(OnePerProcess, Closing):
             self._lease.drop()  # what is released is not lost
 
 
-def _wanted(topics: Any) -> list[str | TopicPartition]:
+def _wanted(topics: Any) -> list[str | TopicPartition | re.Pattern[str]]:
     """Return what to read as a list. A plain tuple of a name and a number is a partition too."""
-    several = not (isinstance(topics, str) or _is_partition(topics))
+    several = not (isinstance(topics, str | re.Pattern) or _is_partition(topics))
     try:
         listed = list(topics) if several else [topics]
     except TypeError:
@@ -482,9 +893,14 @@ def _wanted(topics: Any) -> list[str | TopicPartition]:
     if not listed:
         raise ConfigError(f"topics={topics!r}: at least one is needed")
     for each in listed:
-        if not (_is_partition(each) or (isinstance(each, str) and each)):
+        is_pattern = isinstance(each, re.Pattern) and isinstance(each.pattern, str)
+        if not (_is_partition(each) or is_pattern or (isinstance(each, str) and each)):
             raise ConfigError(f"topics: expected the name of a topic or a TopicPartition, not {each!r}")
-    return [each if isinstance(each, str) else TopicPartition(*each) for each in listed]
+    return [each if isinstance(each, str | re.Pattern) else TopicPartition(*each) for each in listed]
+
+
+def _shown(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "empty"
 
 
 def _is_partition(wanted: Any) -> bool:
@@ -502,23 +918,3 @@ def _partitions(admin: Admin, wanted: str | TopicPartition) -> list[TopicPartiti
         return [wanted]
     described = admin.describe_topic(wanted)
     return [TopicPartition(wanted, partition.partition) for partition in described.partitions]
-
-
-def _check_starts(admin: Admin, starts: Mapping[TopicPartition, Offset], *, all_beyond: bool) -> None:
-    """Raise if the start lies beyond the end: the caller would wait for records that may never come.
-
-    `all_beyond`: only if it does so in every partition, because one offset was given for all of them.
-    """
-    ends: dict[TopicPartition, int] = {}
-    for topic in dict.fromkeys(partition.topic for partition in starts):
-        indexes = [partition.partition for partition in starts if partition.topic == topic]
-        for index, end in admin.offsets(topic, LATEST, partitions=indexes).items():
-            ends[TopicPartition(topic, index)] = end.offset
-    beyond = [partition for partition, start in starts.items() if start > ends[partition]]
-    if beyond and (not all_beyond or len(beyond) == len(starts)):
-        first = beyond[0]
-        raise ServerError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"start={starts[first]} lies beyond the end of {first}, which is {ends[first]}; "
-            "start='latest' waits for new records",
-        )

@@ -335,18 +335,19 @@ _READER: Final[dict[str, Setting]] = {
     "fetch.max.wait.ms": Setting("max_wait", _some_milliseconds),
     "fetch.wait.max.ms": Setting("max_wait", _some_milliseconds),
     "queued.max.messages.kbytes": Setting("prefetch_bytes", _kibibytes),
+    "group.instance.id": Setting("member", _text),
+    "group.protocol": Setting("group_protocol", _one_of({"consumer": "consumer", "classic": "cooperative"})),
+    "max.poll.interval.ms": Setting("processing_timeout", _milliseconds),
+    "session.timeout.ms": Setting("session_timeout", _milliseconds),
+    "metadata.max.age.ms": Setting("metadata_max_age", _milliseconds),
     "enable.auto.commit": Setting(_NOTHING, _only("false", because="a reader stores offsets when `commit` is called")),
     "check.crcs": Setting(_NOTHING, _only("true", because="checksums are always checked")),
 }
 _READER_HAS_NONE: Final = {
     "auto.commit.interval.ms": "a reader stores offsets when `commit` is called",
     "max.poll.records": "a reader returns what has arrived",
-    "max.poll.interval.ms": "a reader joins no group",
-    "session.timeout.ms": "a reader joins no group",
-    "heartbeat.interval.ms": "a reader joins no group",
-    "partition.assignment.strategy": "a reader joins no group",
-    "group.protocol": "a reader joins no group",
-    "group.instance.id": "a reader joins no group",
+    "heartbeat.interval.ms": "the session decides how often a reader sends one",
+    "partition.assignment.strategy": "group_protocol= chooses 'consumer', 'cooperative' or 'eager'",
     "key.deserializer": "keys are bytes",
     "value.deserializer": "values are bytes",
 }
@@ -355,16 +356,11 @@ _READER_HAS_NONE: Final = {
 def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the fields of `ClientSettings`, and the keywords for `Reader`.
 
-    With a group the reader starts where the group left off, as consumers do; without one, where `auto.offset.reset`
-    says."""
+    With a group the reader starts where the group left off, as consumers do; without one, and where nothing is
+    committed, where `auto.offset.reset` says."""
     given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**_FOR_PRODUCERS, **_READER_HAS_NONE})
     keywords = _fields_of(_READER, given)
-    if "group" in keywords:
-        if keywords.get("start") == "latest":
-            raise ConfigError(
-                "auto.offset.reset=latest with a group.id is not supported: without a committed offset a reader starts "
-                "at the earliest one; start='latest' ignores the group's offsets"
-            )
+    if "group" in keywords and keywords.get("start") != "latest":
         keywords["start"] = "committed"
     return _client_fields(config, given, DEFAULT_SERVERS), keywords
 

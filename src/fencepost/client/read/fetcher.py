@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -80,7 +80,18 @@ class Chunk(NamedTuple):
 class PartitionRead:
     """The state of one partition that is being read."""
 
-    __slots__ = ("asked_since", "done", "fetching", "name", "not_before", "position", "ready", "stop")
+    __slots__ = (
+        "asked_since",
+        "done",
+        "fetching",
+        "is_new",
+        "is_paused",
+        "name",
+        "not_before",
+        "position",
+        "ready",
+        "stop",
+    )
 
     def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
         self.name = name
@@ -94,6 +105,9 @@ class PartitionRead:
         self.asked_since: float | None = None
         """When it was first requested since its last answer, or would have been with a leader."""
         self.done = stop is not None and position >= stop
+        self.is_paused = False
+        self.is_new = True
+        """It has not been answered yet: it does not wait behind a request that the server holds back."""
 
 
 def _nobody_to_tell(cause: Fenced) -> None:
@@ -150,6 +164,36 @@ class Fetcher:
         self._ready.clear()
         self._ready_bytes = 0
 
+    def add(self, partitions: Mapping[TopicPartition, tuple[Offset, Offset | None]]) -> None:
+        """Read these partitions, too; one that is read already starts over there. What was fetched of it is dropped."""
+        with self._turn:
+            now = self._clock.monotonic()
+            self.drop(partitions)
+            for name, (start, stop) in partitions.items():
+                self._partitions[name] = PartitionRead(name, start, stop, now)
+                self._metadata.want(name.topic, now)
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more, and drop what was fetched of them. Answers to earlier requests are ignored."""
+        with self._turn:
+            gone = {name for name in partitions if self._partitions.pop(name, None) is not None}
+            if not gone:
+                return
+            for topic in {name.topic for name in gone} - {name.topic for name in self._partitions}:
+                self._metadata.forget(topic)
+            self._ready = deque(chunk for chunk in self._ready if chunk.partition not in gone)
+            self._ready_bytes = sum(chunk.size for chunk in self._ready)
+
+    def stop_of(self, name: TopicPartition) -> Offset | None:
+        return self._partitions[name].stop
+
+    def seek(self, name: TopicPartition, position: Offset, *, paused: bool) -> None:
+        """Go on at this position, or stay there while the partition is paused."""
+        with self._turn:
+            known = self._partitions[name]
+            self.add({name: (position, known.stop)})
+            self._partitions[name].is_paused = paused
+
     def take(self) -> Chunk | None:
         """Return the next chunk, or None if none is ready."""
         if is_mine(self._turn):
@@ -163,6 +207,10 @@ class Fetcher:
             self._ready_bytes -= chunk.size
             self._partitions[chunk.partition].ready -= chunk.size
             return chunk
+
+    @property
+    def partitions(self) -> frozenset[TopicPartition]:
+        return frozenset(self._partitions)
 
     @property
     def is_done(self) -> bool:
@@ -304,7 +352,7 @@ class Fetcher:
         if self._ready_bytes >= self._options.prefetch_bytes:
             return moment
         for fetched in self._partitions.values():
-            if fetched.done or fetched.fetching or fetched.ready > self._options.partition_bytes:
+            if fetched.done or fetched.fetching or fetched.is_paused or fetched.ready > self._options.partition_bytes:
                 continue
             if fetched.asked_since is not None:
                 give_up_at = fetched.asked_since + self._options.patience
@@ -318,8 +366,11 @@ class Fetcher:
             wanted.setdefault(self._metadata.leader(*fetched.name), []).append(fetched)
         for leader, partitions in wanted.items():
             connection = None if leader == NO_LEADER else self.brokers.of_node(leader)
-            if connection in self._busy:
-                continue
+            if connection is not None and connection in self._busy:
+                partitions = [fetched for fetched in partitions if fetched.is_new]
+                connection = self.brokers.beside(connection) if partitions else None
+                if connection is None or connection in self._busy:
+                    continue
             for fetched in partitions:
                 if fetched.asked_since is None:
                     fetched.asked_since = now
@@ -386,7 +437,7 @@ class Fetcher:
                     continue
                 code = ErrorCode.of(part.error_code)
                 if code is ErrorCode.NONE:
-                    fetched.fetching = False
+                    fetched.fetching = fetched.is_new = False
                     fetched.asked_since = None
                     self._chunk(fetched, part)
                 elif code in _TRY_ELSEWHERE:
@@ -394,7 +445,7 @@ class Fetcher:
                     self._later(fetched)
                 elif code.retriable:
                     self._later(fetched)
-                else:
+                elif self._partitions.get(fetched.name) is fetched:
                     self._fail(self._refused(fetched, part, code))
         for fetched in waiting.values():
             self._later(fetched)

@@ -57,6 +57,7 @@ from fencepost.types import Milliseconds
 
 QUICK_WORK: Final = 2000
 """Topics, partitions and members that are handled in a few milliseconds."""
+_NEVER: Final = 2**31
 
 
 @dataclass(slots=True)
@@ -120,10 +121,28 @@ class ConsumerGroup:
         return names + sum(info.partitions for info in self.known.values())
 
     def check_commit(self, member_id: str, member_epoch: int) -> ErrorCode:
-        """Return NONE if this sender may commit offsets now."""
+        """Return NONE if this sender may commit offsets now; `stale_commits` then looks at each partition."""
         if member_epoch < 0 and not self.members:
             return ErrorCode.NONE
-        return self._check_epoch(member_id, member_epoch)
+        member = self.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.NONE if 0 <= member_epoch <= member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+    def is_at(self, member_id: str, member_epoch: int) -> bool:
+        """Return whether this is the newest epoch of the member, or nobody's."""
+        member = self.members.get(member_id)
+        return member is None or member.epoch == member_epoch
+
+    def stale_commits(self, member_id: str, member_epoch: int, partitions: Iterable[PartitionId]) -> Partitions:
+        """Return those of the partitions that a sender which `check_commit` allows may not commit (KIP-1251).
+
+        The answer with the member's newest epoch may be lost or on its way, so an older epoch counts for what was
+        assigned at that epoch or before, and not released since. With its newest epoch a member may commit anything."""
+        member = self.members.get(member_id)
+        if member is None or self.is_at(member_id, member_epoch):
+            return NOTHING
+        return frozenset(each for each in partitions if not member.assigned_at.get(each, _NEVER) <= member_epoch)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Return NONE if this sender may fetch offsets. Non-members always may."""
@@ -215,6 +234,7 @@ class ConsumerGroup:
                 group.statics[member.instance_id] = member.member_id
             for partition in member.assigned | member.revoking:
                 group._holders[partition] = member.member_id
+                member.assigned_at[partition] = member.epoch  # perhaps earlier; that is not stored
         return group
 
     # ------------------------------------------------------------------------------------------ staying
@@ -399,6 +419,8 @@ class ConsumerGroup:
             return
         self._hold(member, kept | free, NOTHING)
         self._move(member, self.assignment_epoch)
+        held = member.assigned_at
+        member.assigned_at = {partition: held.get(partition, member.epoch) for partition in member.assigned}
         member.state = MemberState.UNRELEASED if len(free) < len(missing) else MemberState.STABLE
 
     def _hold(self, member: ConsumerMember, assigned: Partitions, revoking: Partitions) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from fencepost.core.groups.assignors import ASSIGNORS, Partitions
+from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions
 from fencepost.core.groups.patterns import BadPattern, matching, name_matcher
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
@@ -164,6 +164,8 @@ class ConsumerMember:
     """End of its session."""
     revoke_deadline: Milliseconds | None = None
     """When it must have released `revoking`."""
+    assigned_at: dict[PartitionId, int] = field(default_factory=dict)
+    """The epoch at which it got each partition that it holds."""
     names_size: int = field(init=False)
     """Length of all of `topic_names`."""
 

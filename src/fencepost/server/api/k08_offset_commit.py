@@ -89,7 +89,22 @@ class _Commit:
                 for row in topic["partitions"]:
                     row["error_code"] = refusal
 
+    def _refuse_stale(self) -> None:
+        """Reject what the sender holds only since an epoch that it does not know yet."""
+        message = self.request.message
+        epoch = message.generation_id_or_member_epoch
+        stale = self.broker.groups.stale_commits(message.group_id, message.member_id, epoch, self._accepted)
+        if not stale:
+            return
+        for partition in stale:
+            del self._accepted[partition]
+        for topic in self._topics:
+            for row in topic["partitions"]:
+                if TopicPartition(topic["name"], row["partition_index"]) in stale:
+                    row["error_code"] = ErrorCode.STALE_MEMBER_EPOCH
+
     def store(self) -> Answer:
+        self._refuse_stale()
         if self._accepted:
             self.refuse(self.broker.groups.check_room(self.request.message.group_id, self._accepted))
         if not self._accepted:

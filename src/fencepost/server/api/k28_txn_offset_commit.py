@@ -6,6 +6,7 @@ v4 answers TRANSACTION_ABORTABLE where older ones answer INVALID_TXN_STATE.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             if error is ErrorCode.NONE:
                 offsets[partition] = committed(broker, message, row)
         topics.append({"name": name, "partitions": answers[first:]})
-    whole = _check_permissions(request) or _check_member(broker, message)
+    whole = _check_permissions(request) or _check_member(broker, message, offsets)
     if whole is ErrorCode.NONE:
         whole = broker.groups.check_room(message.group_id, offsets)
     if whole is ErrorCode.NONE and offsets:
@@ -73,7 +74,7 @@ def _check_permissions(request: ApiRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _check_member(broker: Broker, message: Any) -> ErrorCode:
+def _check_member(broker: Broker, message: Any, offsets: Iterable[TopicPartition]) -> ErrorCode:
     if not message.group_id:
         return ErrorCode.INVALID_GROUP_ID
     generation = getattr(message, "generation_id", _NO_GENERATION)
@@ -82,6 +83,8 @@ def _check_member(broker: Broker, message: Any) -> ErrorCode:
         return ErrorCode.NONE
     instance_id = getattr(message, "group_instance_id", None)
     error = broker.groups.check_commit(message.group_id, member, generation, instance_id, transactional=True)
+    if error is ErrorCode.NONE and broker.groups.stale_commits(message.group_id, member, generation, offsets):
+        return ErrorCode.STALE_MEMBER_EPOCH
     # This API does not know GROUP_ID_NOT_FOUND.
     return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.GROUP_ID_NOT_FOUND else error
 

@@ -88,7 +88,9 @@ def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]
         if resource.resource_name not in ("", str(broker.config.node_id)):
             raise ServerError(ErrorCode.INVALID_REQUEST, f"the node must be {broker.config.node_id}, the only one")
         return _server_rows(broker)
-    if resource.resource_type in (CLIENT_METRICS, GROUP):
+    if resource.resource_type == GROUP:
+        return _group_rows(broker)
+    if resource.resource_type == CLIENT_METRICS:
         return []  # tools ask for them, but there is nothing to configure
     raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs")
 
@@ -106,6 +108,19 @@ def _row(name: str, own: str | None, default: str, kind: str, documentation: str
         "config_type": _TYPES[kind],
         "documentation": documentation,
     }
+
+
+def _group_rows(broker: Broker) -> list[Fields]:
+    """Return the times of KIP-848, which are the same for all groups: no heartbeat tells a member its session."""
+    settings = broker.groups.consumer_settings
+    times = {
+        "consumer.session.timeout.ms": settings.session_timeout_ms,
+        "consumer.heartbeat.interval.ms": settings.heartbeat_interval_ms,
+    }
+    return [
+        {**_row(name, None, str(value), "int", "", with_synonyms=False), "read_only": True}
+        for name, value in times.items()
+    ]
 
 
 def _server_rows(broker: Broker) -> list[Fields]:

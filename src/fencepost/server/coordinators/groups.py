@@ -27,6 +27,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from fencepost.core.groups.assignors import PartitionId
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import (
     Answer,
@@ -337,6 +338,21 @@ class GroupCoordinator:
             return entry.group.check_commit(member_id, generation)
         now = self._now()
         return entry.group.check_commit(now, member_id, generation, instance_id, transactional=transactional)
+
+    def stale_commits(
+        self, group_id: str, member_id: str, generation: int, partitions: Iterable[TopicPartition]
+    ) -> frozenset[TopicPartition]:
+        """Return those of the partitions that a sender which `check_commit` allows may not commit."""
+        entry = self._groups.get(group_id)
+        if entry is None or not isinstance(entry.group, ConsumerGroup) or entry.group.is_at(member_id, generation):
+            return frozenset()
+        topics = self._broker.topics
+        ids = {
+            PartitionId(topic.topic_id, each.partition): each
+            for each in partitions
+            if (topic := topics.get(each.topic)) is not None
+        }
+        return frozenset(ids[each] for each in entry.group.stale_commits(member_id, generation, ids))
 
     def check_room(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> ErrorCode:
         """Return an error if these offsets would exceed the number of groups or their memory."""

@@ -263,6 +263,11 @@ def test_a_reader_with_a_group_goes_on_where_the_group_left_off() -> None:
             "queued.max.messages.kbytes": 64,
             "enable.auto.commit": False,
             "check.crcs": "true",
+            "group.instance.id": "worker-3",
+            "group.protocol": "classic",
+            "max.poll.interval.ms": 1000,
+            "session.timeout.ms": 6000,
+            "metadata.max.age.ms": 2000,
         }
     )
     assert str(settings["servers"][0]) == "a:1"
@@ -273,19 +278,25 @@ def test_a_reader_with_a_group_goes_on_where_the_group_left_off() -> None:
         "partition_bytes": 1000,
         "max_wait": 0.0,
         "prefetch_bytes": 65536,
+        "member": "worker-3",
+        "group_protocol": "cooperative",
+        "processing_timeout": 1.0,
+        "session_timeout": 6.0,
+        "metadata_max_age": 2.0,
     }
 
 
 def test_a_reader_without_a_group_starts_where_it_is_told() -> None:
     assert reader_fields({"auto.offset.reset": "latest"})[1] == {"start": "latest"}
+    assert reader_fields({"auto.offset.reset": "latest", "group.id": "g"})[1] == {"start": "latest", "group": "g"}
 
 
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [
-        ({"group.id": "g", "auto.offset.reset": "latest"}, "auto.offset.reset=latest with a group.id is not supported"),
+        ({"partition.assignment.strategy": "range"}, "group_protocol= chooses 'consumer', 'cooperative' or 'eager'"),
         ({"enable.auto.commit": "true"}, "a reader stores offsets when `commit` is called"),
-        ({"session.timeout.ms": 1}, "session.timeout.ms is not supported (a reader joins no group): remove it"),
+        ({"heartbeat.interval.ms": 1}, "the session decides how often a reader sends one"),
         ({"linger.ms": 1}, "linger.ms is not supported (it is for producers): remove it"),
         ({"isolation.levle": "read_committed"}, "did you mean 'isolation.level'?"),
     ],

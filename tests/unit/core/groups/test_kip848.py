@@ -359,8 +359,32 @@ class TestOffsets:
         Client(server, "a", "t").beat()
         for check in (server.group.check_commit, server.group.check_fetch):
             assert check("a", 1) is ErrorCode.NONE
-            assert check("a", 0) is ErrorCode.STALE_MEMBER_EPOCH
+            assert check("a", 2) is ErrorCode.STALE_MEMBER_EPOCH
             assert check("b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+        assert server.group.check_fetch("a", 0) is ErrorCode.STALE_MEMBER_EPOCH
+
+    def test_an_older_epoch_commits_what_was_assigned_by_then(self, server: ConsumerGroupUnderTest) -> None:
+        """KIP-1251: the answer with the newest epoch may be lost."""
+        a, b = Client(server, "a", "t", "u"), Client(server, "b", "t", "u")
+        settle(a, b)
+        before, held = a.epoch, a.owned
+        b.leave()
+        server.send("a", a.epoch, owned=a.owned)  # its answer is lost
+        assert server.group.members["a"].epoch > before
+        given = server.group.members["a"].assigned - held
+        assert held
+        assert given
+        assert server.group.check_commit("a", before) is ErrorCode.NONE
+        assert server.group.stale_commits("a", before, held | given) == given
+        assert server.group.stale_commits("a", server.group.members["a"].epoch, held | given) == frozenset()
+
+    def test_what_was_released_cannot_be_committed_at_the_epoch_before(self, server: ConsumerGroupUnderTest) -> None:
+        a, b = Client(server, "a", "t", "u"), Client(server, "b", "t", "u")
+        settle(a)
+        before, held = a.epoch, a.owned
+        settle(a, b)
+        assert a.owned < held
+        assert server.group.stale_commits("a", before, held) == held - a.owned
 
     def test_strangers_may_commit_while_nobody_is_in(self, server: ConsumerGroupUnderTest) -> None:
         assert server.group.check_commit("", -1) is ErrorCode.NONE
