@@ -304,6 +304,24 @@ def test_tools_of_clusters_find_nothing_to_do(run: Run, topic: str) -> None:
     run(f"{PACKAGE}.FeatureCommand", "describe")
 
 
+def test_a_reassignment_that_is_done_can_be_verified(run: Run, topic: str, tmp_path: Path) -> None:
+    """The tool also clears the throttles of brokers and topics."""
+    plan = tmp_path / "plan.json"
+    partitions = [{"topic": topic, "partition": 0, "replicas": [1], "log_dirs": ["any"]}]
+    plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    tool = f"{PACKAGE}.reassign.ReassignPartitionsCommand"
+    verified = run(tool, "--reassignment-json-file", plan, "--verify")
+    assert f"Reassignment of partition {topic}-0 is completed." in verified.out
+    assert "Clearing broker-level throttles" in verified.out
+    assert "Clearing topic-level throttles" in verified.out
+
+
+def test_settings_of_the_broker_have_kafkas_names_and_documentation(run: Run) -> None:
+    said = run(CONFIGS, "--describe", "--all", "--entity-type", "brokers", "--entity-name", "1").out
+    for name in ("advertised.listeners", "listeners", "log.dirs", "node.id", "num.partitions", "message.max.bytes"):
+        assert re.search(rf"^\s*{re.escape(name)}=\S", said, re.MULTILINE), name
+
+
 def test_acls_are_said_to_be_disabled(run: Run) -> None:
     assert "SecurityDisabledException" in run(f"{PACKAGE}.AclCommand", "--list", expect=1).out
 

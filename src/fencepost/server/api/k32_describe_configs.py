@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the configs of topics, with defaults, and the settings of this node.
+"""DescribeConfigs (32): the configs of topics, with defaults, and the settings of this node, also by Kafka's names.
 
 Versions 1 to 4. v1 adds the source of a value, v3 its type and documentation, v4 is flexible.
 """
@@ -16,11 +16,14 @@ from fencepost.core.security.access import (
     Need,
 )
 from fencepost.errors import ErrorCode, FencepostError, ServerError
+from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
+from fencepost.server.kafka_configs import kafka_configs
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
 from fencepost.server.storage.topic_config import KNOWN
 from fencepost.server.storage.topics import check_topic_name
+from fencepost.setting import meaning_of
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -54,7 +57,7 @@ def _describe(broker: Broker, request: ApiRequest, resource: Any) -> Fields:
     }
     try:
         require_config(request, resource, TOPIC_DESCRIBE_CONFIGS, GROUP_DESCRIBE_CONFIGS, CLUSTER_DESCRIBE_CONFIGS)
-        rows = _rows(broker, resource, with_synonyms=message.include_synonyms)
+        rows = _rows(broker, request, resource)
     except FencepostError as error:
         return {**answer, "error_code": error.code, "error_message": error.reason, "configs": []}
     wanted = resource.configuration_keys
@@ -74,7 +77,12 @@ def require_config(request: ApiRequest, resource: Any, topic: Need, group: Need,
         request.require(cluster)
 
 
-def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]:
+def is_this_node(broker: Broker, resource: Any) -> bool:
+    return resource.resource_name in ("", str(broker.config.node_id))
+
+
+def _rows(broker: Broker, request: ApiRequest, resource: Any) -> list[Fields]:
+    with_synonyms = request.message.include_synonyms
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
         topic = broker.topics.require(resource.resource_name)
@@ -85,9 +93,9 @@ def _rows(broker: Broker, resource: Any, *, with_synonyms: bool) -> list[Fields]
             for known in KNOWN.values()
         ]
     if resource.resource_type == BROKER:
-        if resource.resource_name not in ("", str(broker.config.node_id)):
+        if not is_this_node(broker, resource):
             raise ServerError(ErrorCode.INVALID_REQUEST, f"the node must be {broker.config.node_id}, the only one")
-        return _server_rows(broker)
+        return _server_rows(broker) + _kafka_rows(broker, request)
     if resource.resource_type == GROUP:
         return _group_rows(broker)
     if resource.resource_type == CLIENT_METRICS:
@@ -135,6 +143,24 @@ def _server_rows(broker: Broker) -> list[Fields]:
     return rows
 
 
+def _kafka_rows(broker: Broker, request: ApiRequest) -> list[Fields]:
+    host, port = advertised(request.connection)
+    dialled = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return [
+        {
+            "name": each.name,
+            "value": each.value,
+            "read_only": True,
+            "config_source": _FROM_SERVER,
+            "is_sensitive": False,
+            "synonyms": [],
+            "config_type": _TYPES[each.kind],
+            "documentation": each.documentation,
+        }
+        for each in kafka_configs(broker, dialled, request.connection.session.listener.name)
+    ]
+
+
 def _server_row(name: str, field: dataclasses.Field[Any], config: object) -> Fields:
     value = getattr(config, field.name)
     text = (
@@ -148,7 +174,7 @@ def _server_row(name: str, field: dataclasses.Field[Any], config: object) -> Fie
         "is_sensitive": False,
         "synonyms": [],
         "config_type": _TYPES[_PYTHON_TYPES.get(type(value), "string")],
-        "documentation": None,
+        "documentation": meaning_of(field),
     }
 
 

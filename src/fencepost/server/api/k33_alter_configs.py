@@ -13,7 +13,7 @@ from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CO
 from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.core.security.audit_events import AuditTarget, Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.server.api.k32_describe_configs import TOPIC, require_config
+from fencepost.server.api.k32_describe_configs import BROKER, TOPIC, is_this_node, require_config
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -24,13 +24,17 @@ from fencepost.server.storage.topics import Topic
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    return {"responses": await alter(broker, request, _replaced)}
+    return {"responses": await alter(broker, request, _replaced, lambda resource: False)}
 
 
 async def alter(
-    broker: Broker, request: ApiRequest, changed: Callable[[Topic, Any], Mapping[str, str]]
+    broker: Broker,
+    request: ApiRequest,
+    changed: Callable[[Topic, Any], Mapping[str, str]],
+    changes_nothing: Callable[[Any], bool],
 ) -> list[Fields]:
-    """Set the configs of each topic in the request to the result of `changed`; return the rows of the answer."""
+    """Set the configs of each topic in the request to the result of `changed`; return the rows of the answer. The
+    settings of this node can only be left as they are."""
     message = request.message
     times = Counter((resource.resource_type, resource.resource_name) for resource in message.resources)
     rows: list[Fields] = []
@@ -45,6 +49,9 @@ async def alter(
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise ServerError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named more than once")
             require_config(request, resource, TOPIC_ALTER_CONFIGS, GROUP_ALTER_CONFIGS, CLUSTER_ALTER_CONFIGS)
+            if resource.resource_type == BROKER and is_this_node(broker, resource) and changes_nothing(resource):
+                rows.append(row)
+                continue
             if resource.resource_type != TOPIC:
                 raise ServerError(
                     ErrorCode.INVALID_REQUEST, "only topics can be altered; restart the server to change its settings"

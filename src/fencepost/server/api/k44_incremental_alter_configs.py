@@ -22,7 +22,12 @@ _SUBTRACT: Final = 3
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
-    return {"responses": await alter(broker, request, _changed)}
+    return {"responses": await alter(broker, request, _changed, _only_deletes)}
+
+
+def _only_deletes(resource: Any) -> bool:
+    """Tell if the request asks for defaults, as Kafka's tools do to clear throttles: a node has no others here."""
+    return all(change.config_operation == _DELETE for change in resource.configs)
 
 
 def _changed(topic: Topic, resource: Any) -> Mapping[str, str]:

@@ -96,7 +96,9 @@ _TABLE: Final = (
         "flush.messages", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "accepted; the server's --sync decides"
     ),
     TopicConfig("flush.ms", "long", str(_LONG_MAX), _whole(0, _LONG_MAX), "accepted; the server's --sync decides"),
+    TopicConfig("follower.replication.throttled.replicas", "list", "", _anything, "accepted; there is one replica"),
     TopicConfig("index.interval.bytes", "int", "4096", _whole(0, _INT_MAX), "bytes between two index entries"),
+    TopicConfig("leader.replication.throttled.replicas", "list", "", _anything, "accepted; there is one replica"),
     TopicConfig(
         "max.compaction.lag.ms", "long", str(_LONG_MAX), _whole(1, _LONG_MAX), "maximum age of uncompacted records"
     ),
