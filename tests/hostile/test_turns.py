@@ -195,10 +195,10 @@ def test_a_consumer_group_of_very_many_partitions_takes_short_turns(
     steps, size = life
     count = size(5_000, 50_000)
     steps.client.create_topic("wide", count)
-    fields = dict.fromkeys(("instance_id", "rack_id", "server_assignor", "subscribed_topic_regex"))
+    fields: dict[str, Any] = dict.fromkeys(("instance_id", "rack_id", "server_assignor", "subscribed_topic_regex"))
     fields |= {"group_id": "wide", "rebalance_timeout": 60_000, "subscribed_topic_names": ["wide"]}
     for member in ("a", "b"):
-        joined = {**fields, "member_id": member, "member_epoch": 0, "topic_partitions": []}
+        joined: dict[str, Any] = {**fields, "member_id": member, "member_epoch": 0, "topic_partitions": []}
         steps.step(f"member {member} that joins, {count:,} partitions", 68, 1, **joined)
     steps.step(
         "ConsumerGroupDescribe of it", 69, 0, group_ids=["wide"], include_authorized_operations=False
