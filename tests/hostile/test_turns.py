@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import gc
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import fencepost
+from fencepost.errors import ErrorCode
 from fencepost.server.api import APIS
 from fencepost.server.garbage import keep_collections_short
 from fencepost.wire import messages
@@ -139,3 +140,99 @@ def test_the_longest_list_of_every_api_takes_short_turns(
         turn = watch.settle()
     remember(request.node, [Row(f"turn of {name} x {count:,}", turn, 1, turn, turn, peak_memory(server.pid))])
     assert turn < (LONGEST_TURN if long else ANY_MACHINE), f"a turn of {turn:.3f} s\n{watch.stack}"
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """All error codes of an answer."""
+    for name in getattr(answer, "__dataclass_fields__", ()):
+        value = getattr(answer, name)
+        if name.endswith("error_code"):
+            yield value
+        for each in value if isinstance(value, list | tuple) else [value]:
+            yield from codes_in(each)
+
+
+class Watched:
+    """Runs the steps of a coordinator's life, and notes the longest turn of each."""
+
+    def __init__(self, server: fencepost.Server, watch: LoopWatch) -> None:
+        self.client = RawClient(server.address, timeout=100)
+        self.rows: list[Row] = []
+        self._server, self._watch = server, watch
+        self.stacks: dict[str, str] = {}
+
+    def step(self, name: str, key: int, version: int, **fields: Any) -> Any:
+        self._watch.reset()
+        answer = self.client.call(key, version, **fields)
+        turn = self._watch.settle()
+        self.rows.append(Row(f"turn of {name}", turn, 1, turn, turn, peak_memory(self._server.pid)))
+        self.stacks[name] = self._watch.stack
+        assert set(codes_in(answer)) == {ErrorCode.NONE}, name
+        return answer
+
+    def check(self, request: pytest.FixtureRequest) -> None:
+        self.client.close()
+        remember(request.node, self.rows)
+        worst = max(self.rows, key=lambda row: row.longest)
+        limit = LONGEST_TURN if request.config.getoption("long_attacks") else ANY_MACHINE
+        name = worst.attack.removeprefix("turn of ")
+        assert worst.longest < limit, f"{name}: a turn of {worst.longest:.3f} s\n{self.stacks[name]}"
+
+
+@pytest.fixture
+def life(
+    watched: tuple[fencepost.Server, LoopWatch], request: pytest.FixtureRequest
+) -> Iterator[tuple[Watched, Callable[[int, int], int]]]:
+    long = request.config.getoption("long_attacks")
+    steps = Watched(*watched)
+    yield steps, lambda short, full: full if long else short
+    steps.check(request)
+
+
+def test_a_consumer_group_of_very_many_partitions_takes_short_turns(
+    life: tuple[Watched, Callable[[int, int], int]],
+) -> None:
+    steps, size = life
+    count = size(5_000, 50_000)
+    steps.client.create_topic("wide", count)
+    fields: dict[str, Any] = dict.fromkeys(("instance_id", "rack_id", "server_assignor", "subscribed_topic_regex"))
+    fields |= {"group_id": "wide", "rebalance_timeout": 60_000, "subscribed_topic_names": ["wide"]}
+    for member in ("a", "b"):
+        joined: dict[str, Any] = {**fields, "member_id": member, "member_epoch": 0, "topic_partitions": []}
+        steps.step(f"member {member} that joins, {count:,} partitions", 68, 1, **joined)
+    steps.step(
+        "ConsumerGroupDescribe of it", 69, 0, group_ids=["wide"], include_authorized_operations=False
+    )  # fmt: skip
+    left = {**fields, "member_id": "a", "member_epoch": -1, "topic_partitions": None, "subscribed_topic_names": None}
+    steps.step("a member that leaves it", 68, 1, **{**left, "rebalance_timeout": -1})
+
+
+def test_a_transaction_of_very_many_partitions_and_offsets_takes_short_turns(
+    life: tuple[Watched, Callable[[int, int], int]],
+) -> None:
+    steps, size = life
+    count, offsets = size(200, 2_000), size(2_000, 30_000)
+    steps.client.create_topic("transacted", count)
+    steps.client.create_topic("consumed", offsets)
+    made = steps.client.call(22, 1, transactional_id="large", transaction_timeout=60_000)
+    who = {"transactional_id": "large", "producer_id": made.producer_id, "producer_epoch": made.producer_epoch}
+    added = {f"v3_and_below_{name}": value for name, value in who.items()}
+    topics = [{"name": "transacted", "partitions": list(range(count))}]
+    steps.step(f"AddPartitionsToTxn of {count:,}", 24, 3, **added, v3_and_below_topics=topics)
+    steps.client.call(25, 2, **who, group_id="large")
+    rows = [{"partition_index": n, "committed_offset": 1, "committed_metadata": ""} for n in range(offsets)]
+    staged = {**who, "group_id": "large", "topics": [{"name": "consumed", "partitions": rows}]}
+    steps.step(f"TxnOffsetCommit of {offsets:,}", 28, 1, **staged)
+    steps.step("EndTxn of all of it", 26, 2, **who, committed=True)
+    steps.step("OffsetFetch of all of it", 9, 5, group_id="large", topics=None)
+    steps.step("DeleteGroups of all of it", 42, 1, groups_names=["large"])
+
+
+def test_owners_of_all_resources_take_short_turns(life: tuple[Watched, Callable[[int, int], int]]) -> None:
+    steps, size = life
+    names = [f"r{number}" for number in range(size(2_000, 20_000))]
+    claim = {"group": "turns", "wait_ms": 0, "session_ms": 0, "release": []}
+    rows = [{"resource": name, "generation": 0} for name in names]
+    steps.step(f"Own of {len(names):,}", 10_000, 1, **claim, resources=rows)
+    steps.step("DescribeOwners of all of them", 10_001, 1, group=None, resources=names)
+    steps.step("Own that releases all of them", 10_000, 1, **{**claim, "release": names}, resources=[])
