@@ -310,10 +310,28 @@ def test_a_reassignment_that_is_done_can_be_verified(run: Run, topic: str, tmp_p
     partitions = [{"topic": topic, "partition": 0, "replicas": [1], "log_dirs": ["any"]}]
     plan.write_text(json.dumps({"version": 1, "partitions": partitions}))
     tool = f"{PACKAGE}.reassign.ReassignPartitionsCommand"
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text(plan.read_text().replace("[1]", "[7]"))
     verified = run(tool, "--reassignment-json-file", plan, "--verify")
     assert f"Reassignment of partition {topic}-0 is completed." in verified.out
+    executed = run(tool, "--reassignment-json-file", plan, "--execute")
+    assert "Successfully started partition reassignment" in executed.out
+    refused = run(tool, "--reassignment-json-file", elsewhere, "--execute", expect=1)
+    assert "7" in refused.out
     assert "Clearing broker-level throttles" in verified.out
     assert "Clearing topic-level throttles" in verified.out
+
+
+def test_the_quorum_is_this_node(run: Run) -> None:
+    said = run(f"{PACKAGE}.MetadataQuorumCommand", "describe", "--status").out
+    assert re.search(r"^LeaderId:\s+1$", said, re.MULTILINE)
+    assert re.search(r'^CurrentVoters:\s+\[.*"id": 1', said, re.MULTILINE)
+    [row] = [
+        line
+        for line in run(f"{PACKAGE}.MetadataQuorumCommand", "describe", "--replication").lines
+        if "Leader" in line and "Node" not in line
+    ]
+    assert row.split()[0] == "1"
 
 
 def test_settings_of_the_broker_have_kafkas_names_and_documentation(run: Run) -> None:

@@ -489,6 +489,13 @@ CASES: Final[Mapping[str, Case]] = {
     "AlterConfigs of a broker": Case(
         33, 1, _config(4, "1", configs=[]), (NO_CLUSTER,), ((CLUSTER, Operation.ALTER_CONFIGS),)
     ),
+    "AlterReplicaLogDirs": Case(
+        34,
+        1,
+        lambda n: {"dirs": [{"path": "/elsewhere", "topics": [{"name": n.topic, "partitions": [0]}]}]},
+        (NO_CLUSTER,),
+        ((CLUSTER, Operation.ALTER),),
+    ),
     "DescribeLogDirs": Case(35, 4, lambda n: {"topics": None}, (NO_CLUSTER,), ((CLUSTER, Operation.DESCRIBE),)),
     "CreatePartitions": Case(
         37,
@@ -521,6 +528,23 @@ CASES: Final[Mapping[str, Case]] = {
     ),
     "IncrementalAlterConfigs of a group": Case(
         44, 1, _config(32, None, configs=[]), (NO_GROUP,), ((GROUP, Operation.ALTER_CONFIGS),)
+    ),
+    "AlterPartitionReassignments": Case(
+        45,
+        0,
+        lambda n: {
+            "timeout": 10_000,
+            "topics": [{"name": n.topic, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+        },
+        (NO_CLUSTER,),
+        ((CLUSTER, Operation.ALTER),),
+    ),
+    "DescribeQuorum": Case(
+        55,
+        1,
+        lambda n: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+        (NO_CLUSTER,),
+        ((CLUSTER, Operation.DESCRIBE),),
     ),
     "ListPartitionReassignments": Case(
         46, 0, lambda n: {"timeout": 10_000, "topics": None}, (NO_CLUSTER,), ((CLUSTER, Operation.DESCRIBE),)

@@ -12,8 +12,8 @@ search/         searches through records, for the console
 broker.py       the state that handlers share; it holds all of the above
 server.py, child.py                 starting a server in the foreground, in a thread or as a process
 settings.py, listener_settings.py   its settings, and those of one listener
+kafka_configs.py                    its settings by the names of Kafka's brokers
 configuration.py, toml_lines.py     settings from flags, environment and file; the lines of mistakes
-kafka_configs.py                    settings by the names that Kafka's tools look for
 reloading.py                        apply a changed configuration to a running server
 systemd.py                          readiness and signs of life for systemd
 addresses.py                        HOST:PORT

@@ -90,18 +90,21 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     31: (CLUSTER_ALTER,),  # DeleteAcls
     32: (TOPIC_DESCRIBE_CONFIGS, CLUSTER_DESCRIBE_CONFIGS, GROUP_DESCRIBE_CONFIGS),  # DescribeConfigs
     33: (TOPIC_ALTER_CONFIGS, CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CONFIGS),  # AlterConfigs
+    34: (CLUSTER_ALTER,),  # AlterReplicaLogDirs
     35: (CLUSTER_DESCRIBE,),  # DescribeLogDirs
     36: (),  # SaslAuthenticate
     37: (TOPIC_ALTER,),  # CreatePartitions
     42: (GROUP_DELETE,),  # DeleteGroups
     43: (CLUSTER_ALTER,),  # ElectLeaders
     44: (TOPIC_ALTER_CONFIGS, CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CONFIGS),  # IncrementalAlterConfigs
+    45: (CLUSTER_ALTER,),  # AlterPartitionReassignments
     46: (CLUSTER_DESCRIBE,),  # ListPartitionReassignments
     47: (GROUP_DELETE, TOPIC_READ),  # OffsetDelete
     48: (CLUSTER_DESCRIBE_CONFIGS,),  # DescribeClientQuotas
     49: (CLUSTER_ALTER_CONFIGS,),  # AlterClientQuotas
     50: (CLUSTER_DESCRIBE,),  # DescribeUserScramCredentials
     51: (CLUSTER_ALTER,),  # AlterUserScramCredentials
+    55: (CLUSTER_DESCRIBE,),  # DescribeQuorum
     60: (CLUSTER_DESCRIBE,),  # DescribeCluster: for the authorized operations only
     61: (TOPIC_READ,),  # DescribeProducers
     65: (TRANSACTIONAL_ID_DESCRIBE, TOPIC_DESCRIBE),  # DescribeTransactions
