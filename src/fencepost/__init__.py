@@ -14,8 +14,10 @@ TYPE_CHECKING = False  # type checkers take it for true; importing `typing` woul
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
+    from fencepost.client.async_processor import AsyncBatch, AsyncOutput, AsyncProcessor
     from fencepost.client.own.claim import Claim
     from fencepost.client.own.hold import Hold, hold
+    from fencepost.client.processor import Batch, Output, Processor
     from fencepost.client.produce.ids import ProducerIds
     from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
     from fencepost.client.produce.ticket import Delivered, Ticket
@@ -46,9 +48,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Admin": "fencepost.client.admin",
+    "AsyncBatch": "fencepost.client.async_processor",
     "AsyncClaim": "fencepost.client.aio",
+    "AsyncOutput": "fencepost.client.async_processor",
+    "AsyncProcessor": "fencepost.client.async_processor",
     "AsyncProducer": "fencepost.client.aio",
     "AsyncReader": "fencepost.client.aio",
+    "Batch": "fencepost.client.processor",
     "BrokerStats": "fencepost.client.produce.stats",
     "BufferFull": "fencepost.errors",
     "Claim": "fencepost.client.own.claim",
@@ -60,9 +66,11 @@ _HOME = {
     "FencepostError": "fencepost.errors",
     "Hold": "fencepost.client.own.hold",
     "NotOwned": "fencepost.errors",
+    "Output": "fencepost.client.processor",
     "OwnedResource": "fencepost.core.own.ownership",
     "PartitionStats": "fencepost.client.produce.stats",
     "PartitionsLost": "fencepost.errors",
+    "Processor": "fencepost.client.processor",
     "Producer": "fencepost.client.producer",
     "ProducerIds": "fencepost.client.produce.ids",
     "ProducerStats": "fencepost.client.produce.stats",
@@ -87,9 +95,13 @@ _HOME = {
 
 __all__ = [
     "Admin",
+    "AsyncBatch",
     "AsyncClaim",
+    "AsyncOutput",
+    "AsyncProcessor",
     "AsyncProducer",
     "AsyncReader",
+    "Batch",
     "BrokerStats",
     "BufferFull",
     "Claim",
@@ -101,9 +113,11 @@ __all__ = [
     "FencepostError",
     "Hold",
     "NotOwned",
+    "Output",
     "OwnedResource",
     "PartitionStats",
     "PartitionsLost",
+    "Processor",
     "Producer",
     "ProducerIds",
     "ProducerStats",

@@ -200,12 +200,53 @@ def test_a_web_handler_whose_memory_is_full_says_so_and_may_be_asked_again() -> 
     assert told == {"error": "the memory is full", "persisted": "no"}
 
 
+@pytest.mark.fault
+def test_exactly_once_workers_write_each_result_once(
+    start: Callable[..., Example], fencepost_server_factory: Callable[..., fencepost.Server], name: str
+) -> None:
+    """One is killed in the middle, and started again under its name; another joins and leaves."""
+    short = {"group_consumer_session_timeout_ms": 1000, "group_consumer_heartbeat_interval_ms": 200}
+    servers, target, dead = fencepost_server_factory(**short).address, f"{name}-out", f"{name}-dead"
+    arguments = (servers, name, target, f"{name}-group", "--dead-letter", dead, "--seconds-per-record", 0.005)
+    with fencepost.Admin(servers) as admin, fencepost.Producer(servers) as producer:
+        for topic in (name, target, dead):
+            admin.create_topic(topic, 2)
+
+        def lag() -> int:
+            stored = {each.partition: each.committed or 0 for each in admin.group_offsets(f"{name}-group")}
+            return sum(end - stored.get(partition, 0) for partition, end in admin.latest(name).items())
+
+        def write(first: int) -> None:
+            for number in range(first, first + 100):
+                producer.send(name, json.dumps({"id": number, "price": 2, "count": number}), key=str(number))
+            producer.send(name, b"no order")
+            producer.flush()
+
+        write(0)
+        anna = start("exactly_once_worker.py", *arguments, "--member", "anna")
+        anna.until(lambda: admin.latest(target) != {0: 0, 1: 0})
+        anna.process.kill()
+        anna = start("exactly_once_worker.py", *arguments, "--member", "anna")
+        anna.until(lambda: lag() == 0)
+        bert = start("exactly_once_worker.py", *arguments, "--member", "bert")
+        bert.until(lambda: len(admin.describe_group(f"{name}-group").members) == 2)
+        write(100)
+        anna.until(lambda: lag() == 0)
+        for each in (anna, bert):
+            each.process.send_signal(signal.SIGTERM)
+            each.ends()
+    results = [json.loads(value) for value in values(servers, target)]
+    assert sorted((each["id"], each["total"]) for each in results) == [(number, 2 * number) for number in range(200)]
+    assert values(servers, dead) == ["no order"] * 2
+
+
 @pytest.mark.parametrize(
     ("file", "arguments"),
     [
         ("active_standby.py", ["SERVERS", "missing", "anna"]),
         ("exclusive_readers.py", ["SERVERS", "missing"]),
         ("workers.py", ["SERVERS", "missing", "group"]),
+        ("exactly_once_worker.py", ["SERVERS", "missing", "there", "group"]),
         ("journal.py", ["SERVERS", "missing"]),
         ("mirror.py", ["SERVERS", "SERVERS", "missing"]),
         ("outbox_relay.py", ["SERVERS", "missing", "outbox.db"]),

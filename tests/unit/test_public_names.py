@@ -15,6 +15,7 @@ import pytest
 import fencepost
 from fencepost import types
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.processor import Processor, ProcessorKeywords
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.producer import ProducerKeywords
 from fencepost.client.reader import Reader, ReaderKeywords
@@ -61,9 +62,10 @@ def test_help_lists_every_setting_with_type_default_and_meaning(public: str, opt
         assert re.search(rf"\| +{entry}\n \| +{re.escape(field.metadata['meaning'].split()[0])}", text), field.name
 
 
-def test_help_of_the_reader_lists_every_argument_with_its_default() -> None:
-    text = pydoc.render_doc(fencepost.Reader, renderer=PLAIN)
-    for name, argument in inspect.signature(Reader).parameters.items():
+@pytest.mark.parametrize("public", [Reader, Processor])
+def test_help_lists_every_argument_with_its_default(public: type[Any]) -> None:
+    text = pydoc.render_doc(public, renderer=PLAIN)
+    for name, argument in inspect.signature(public).parameters.items():
         expected = (
             f"{name}: {argument.annotation} = {argument.default!r}" if argument.default is not argument.empty else name
         )
@@ -80,6 +82,11 @@ def test_help_of_the_reader_lists_every_argument_with_its_default() -> None:
             set(inspect.signature(Reader).parameters),
             {"servers", "topics", "start", "stop"},
         ),
+        (
+            ProcessorKeywords,
+            set(inspect.signature(Processor).parameters),
+            {"servers", "topics", "group", "start", "stop"},
+        ),
     ],
 )
 def test_typed_keywords_are_the_settings_that_exist(keywords: type[Any], known: set[str], signature: set[str]) -> None:
@@ -87,7 +94,7 @@ def test_typed_keywords_are_the_settings_that_exist(keywords: type[Any], known: 
     assert Any not in get_type_hints(keywords).values()
 
 
-@pytest.mark.parametrize("public", ["Server", "AsyncReader", "AsyncProducer", "Producer"])
+@pytest.mark.parametrize("public", ["Server", "AsyncReader", "AsyncProducer", "Producer", "AsyncProcessor"])
 def test_no_constructor_takes_keywords_of_any_type(public: str) -> None:
     rest = [
         argument
@@ -149,6 +156,11 @@ def test_a_typical_mistake_gets_a_hint(arguments: tuple[Any, ...], settings: dic
         (lambda **wrong: fencepost.Reader.from_config({}, "t", **wrong), "'strat'; did you mean 'start'?"),
         (lambda **wrong: fencepost.AsyncReader.from_config({}, "t", **wrong), "'strat'; did you mean 'start'?"),
         (lambda **wrong: fencepost.AsyncProducer(NOWHERE, **wrong), "'compresion'; did you mean 'compression'?"),
+        (lambda **wrong: fencepost.Processor(NOWHERE, "t", group="g", **wrong), "'retrys'; did you mean 'retries'?"),
+        (
+            lambda **wrong: fencepost.AsyncProcessor(NOWHERE, "t", group="g", **wrong),
+            "'retrys'; did you mean 'retries'?",
+        ),
         (lambda **wrong: fencepost.standby(NOWHERE, "g", ["r"], **wrong), "'sesion'; did you mean 'session'?"),
         (lambda **wrong: fencepost.hold(NOWHERE, "g", ["r"], **wrong), "'sesion'; did you mean 'session'?"),
         (lambda **wrong: fencepost.Admin(NOWHERE, **wrong), "'client_id'"),
@@ -167,6 +179,10 @@ def test_every_client_takes_a_dict_with_kafkas_names() -> None:
     config = {"bootstrap.servers": NOWHERE, "client.id": "me", "request.timeout.ms": 100, "retry.backoff.ms": 10}
     fencepost.AsyncProducer.from_config({**config, "linger.ms": 5}, name="me")
     fencepost.AsyncReader.from_config({**config, "group.id": "g"}, "t", stop="latest")
+    both = {**config, "group.id": "g", "auto.offset.reset": "latest", "linger.ms": 5, "acks": "all"}
+    fencepost.AsyncProcessor.from_config({**both, "isolation.level": "read_committed"}, "t", retries=1)
+    with pytest.raises(fencepost.Unreachable, match=NOWHERE):
+        fencepost.Processor.from_config(both, "t")
     fencepost.Standby.from_config({**config, "linger.ms": 5}, "g", ["r"], session=5, name="me")
     with fencepost.Admin.from_config(config) as admin:
         assert (admin.settings.addresses, admin.settings.client_id) == (NOWHERE, "me")
@@ -179,6 +195,8 @@ def test_every_client_takes_a_dict_with_kafkas_names() -> None:
     [
         (fencepost.AsyncProducer.from_config, "'sasl.usrname'; did you mean 'sasl.username'?"),
         (lambda config: fencepost.AsyncReader.from_config(config, "t"), "linger.ms is not supported (it is for prod"),
+        (lambda config: fencepost.Processor.from_config(config, "t", group="g"), "'sasl.usrname'; did you mean"),
+        (lambda config: fencepost.Processor.from_config(config, "t", group="g"), "max.poll.records is not supported"),
         (fencepost.Admin.from_config, "linger.ms is not supported (it is for producers)"),
         (fencepost.Admin.from_config, "group.id is not supported (it is for consumers)"),
         (lambda config: fencepost.Hold.from_config(config, "g", ["r"]), "group.id is not supported (it is for"),

@@ -5,6 +5,8 @@ own → produce → transactions → read → manage → cluster.
 
 producer.py     `Producer`: choose a partition, enqueue, wait
 reader.py       `Reader`: records of topics or partitions
+processor.py    `Processor`: a reader in a group and its transactional producer, exactly once
+async_processor.py  `AsyncProcessor`, the same for asyncio
 aio.py          `AsyncProducer` and `AsyncReader`, for programs that live in an event loop
 admin.py        `Admin`: topics, offsets, configs, groups, transactions
 standby.py      active and standby in one loop

@@ -23,6 +23,7 @@ linear_regex.py      regular expressions that match in linear time
 record_json.py       keys and values of records in JSON
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
+retrying.py          client: which records of a failed batch come again, and when one is given up
 backoff.py           client: how long to wait before the next attempt
 steps.py             the driver of generator protocols
 """

@@ -8,7 +8,7 @@ or Python values: numbers, booleans, functions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -363,6 +363,31 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     if "group" in keywords and keywords.get("start") != "latest":
         keywords["start"] = "committed"
     return _client_fields(config, given, DEFAULT_SERVERS), keywords
+
+
+# --- processors ---
+
+
+def processor_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return the fields of `ClientSettings`, and the keywords for a processor's reader and for its producer.
+
+    What a processor always does (`isolation.level`, `acks`, `enable.idempotence`) may be said, and sets nothing."""
+    of_reader, of_producer = _FOR_CONSUMERS.keys() - _PRODUCER.keys(), _FOR_PRODUCERS.keys() - _READER.keys()
+    others = {*_CLIENT, *_SECURITY}
+    settings, reader = reader_fields(_without(config, of_producer - others))
+    _, producer = producer_fields(_without(config, of_reader - others))
+    for keywords, name, always in (
+        (reader, "read_committed", True),
+        (producer, "acks", "all"),
+        (producer, "idempotent", True),
+    ):
+        if keywords.get(name) == always:
+            del keywords[name]
+    return settings, reader, producer
+
+
+def _without(config: Config, names: Set[str]) -> dict[str, object]:
+    return {name: value for name, value in config.items() if name not in names}
 
 
 # --- tables ---

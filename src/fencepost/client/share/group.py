@@ -261,9 +261,9 @@ class GroupMember:
             readable = holding.readable
             return self._clock.monotonic() >= holding.lease_end or any(each not in readable for each in partitions)
 
-    def metadata(self) -> ConsumerGroupMetadata:
-        """Return as whom to commit offsets in a transaction."""
-        who = self._identity(())
+    def metadata(self, partitions: Iterable[TopicPartition] = ()) -> ConsumerGroupMetadata:
+        """Return as whom to commit offsets of these in a transaction. Raise PartitionsLost if one of them was lost."""
+        who = self._identity(partitions)
         return ConsumerGroupMetadata(who.epoch, who.member_id, who.instance_id)
 
     def check(self, partitions: Iterable[TopicPartition], timeout: float | None = None) -> None:

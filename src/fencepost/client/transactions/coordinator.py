@@ -12,7 +12,7 @@ outcome of a transaction from an error code: fence it with `init` and read what 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.cluster.blocking import Channel, raise_for
@@ -119,12 +119,15 @@ class Transactional:
     is_over: bool = False
     """The producer is closed: pending errands send nothing more and open no connection."""
     _channel: Channel | None = None
+    _groups: dict[str, Channel] = field(default_factory=dict)
+    """The coordinators of groups that have accepted offsets."""
     _aborts: int = 0
     """The number of aborts that were requested."""
 
     def go_by(self, routes: Routes) -> None:
         """Use these routes to the coordinator from now on."""
         self.routes, self._channel = routes, None
+        self._groups.clear()
 
     def ask_first(self, coordinator: Channel) -> None:
         """Use this channel to the coordinator, which the caller has found already."""
@@ -221,7 +224,9 @@ class Transactional:
                 "group_instance_id": member.instance_id,
                 "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
             }
-            channel = self.routes.to(self.routes.coordinator(group))  # not the coordinator of the transaction
+            channel = self._groups.pop(group, None)  # not the coordinator of the transaction
+            if channel is None:
+                channel = self.routes.to(self.routes.coordinator(group))
             answer = channel.request(Key.TXN_OFFSET_COMMIT, fields, at_most=_OFFSETS_VERSION).message
             for topic in answer.topics:
                 for row in topic.partitions:
@@ -231,6 +236,7 @@ class Transactional:
                         # before. The transaction's coordinator, which has just accepted this epoch, decides.
                         raise ServerError(ErrorCode.TRANSACTION_ABORTABLE, f"{what}: the epoch is stale; abort")
                     raise_for(row.error_code, what)
+            self._groups[group] = channel  # only after success: any error asks for the coordinator again
 
         self._until_answered(announce)
         self._until_answered(commit)
