@@ -81,18 +81,22 @@ class Housekeeping:
     async def compact(self) -> None:
         """Compact all partitions that need it. They take turns, so that a log that needs many passes, or grows as fast
         as it is compacted, does not delay the others."""
-        waiting: deque[tuple[Partition, bool]] = deque()
+        unfinished: deque[Partition] = deque()
         async for partition in paced(self._open_partitions()):
-            if partition.log is not None and partition.log.wants_compaction(self._broker.clock.now_ms()):
-                waiting.append((partition, False))
-        while waiting:
-            partition, begun = waiting.popleft()
-            is_done = True
-            with self._health.watch(Chore.COMPACTION, partition.name):
-                is_done = await self._compaction_pass(partition, begun=begun)
-            self._forget_if_deleted(partition)
-            if not is_done:
-                waiting.append((partition, True))
+            if not await self._take_turn(partition, begun=False):
+                unfinished.append(partition)
+        while unfinished:
+            partition = unfinished.popleft()
+            if not await self._take_turn(partition, begun=True):
+                unfinished.append(partition)
+
+    async def _take_turn(self, partition: Partition, *, begun: bool) -> bool:
+        """Run one compaction pass, and note its trouble if it fails. Return False if another must follow."""
+        is_done = True
+        with self._health.watch(Chore.COMPACTION, partition.name):
+            is_done = await self._compaction_pass(partition, begun=begun)
+        self._forget_if_deleted(partition)
+        return is_done
 
     def _open_partitions(self) -> list[Partition]:
         touched = (partition for topic in self._broker.topics for partition in topic.touched())
