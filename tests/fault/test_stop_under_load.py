@@ -73,6 +73,7 @@ class Load:
             self.failures.append(error)
 
 
+@pytest.mark.every_run("always")
 @pytest.mark.parametrize("sync", ["always", "os"])
 def test_sigterm_under_load_loses_and_doubles_nothing(tmp_path: Path, sync: str) -> None:
     """IDEM-7"""

@@ -37,7 +37,7 @@ CONFLUENT: Final = (sys.executable, "-m", "tests.workers.transactions_loop")
 JAVA_LOOP: Final = Path(__file__).parents[1] / "compat" / "java" / "TransactionsLoop.java"
 
 
-@pytest.mark.every_run("as many records")
+@pytest.mark.long
 @pytest.mark.parametrize("records", [1, 2], ids=["as many records", "more records"])
 def test_sequences_used_again_after_an_abort_do_not_swallow_records(
     fencepost_server: fencepost.Server, name: str, records: int

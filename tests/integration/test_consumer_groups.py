@@ -117,6 +117,7 @@ def test_range_is_assigned_when_asked_for(new_member: NewMember) -> None:
     assert {frozenset(indexes(first)), frozenset(indexes(second))} == {frozenset({0, 1}), frozenset({2, 3})}
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_pattern_takes_up_every_topic_that_matches(new_member: NewMember, client: RawClient, four: str) -> None:
     client.create_topic(f"{four}-x", partitions=1)
     member = new_member("a", subscribed_topic_regex=f"{four}.*")

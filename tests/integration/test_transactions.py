@@ -763,6 +763,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(
     assert client.fetch_committed(topic) == (2, [], [(producer.pid, 0)])
 
 
+@pytest.mark.every_run("fencepost")
 def test_who_was_too_slow_may_go_on_with_the_next_epoch(client: TransactionClient, topic: str, name: str) -> None:
     """KIP-588."""
     producer = TransactionalProducer.start(client, name, timeout_ms=100)
@@ -774,6 +775,7 @@ def test_who_was_too_slow_may_go_on_with_the_next_epoch(client: TransactionClien
     assert client.fetch_committed(topic).values == [b"again"]
 
 
+@pytest.mark.every_run("fencepost")
 def test_who_was_too_slow_is_fenced_if_somebody_else_has_come(
     client: TransactionClient, second: TransactionClient, topic: str, name: str
 ) -> None:

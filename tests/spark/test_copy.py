@@ -390,6 +390,7 @@ def test_names_that_have_to_be_cut_are_still_different() -> None:
     assert _name_of("copy.a.b.c") == "copy.a.b.c"
 
 
+@pytest.mark.every_run("lz4")
 @pytest.mark.parametrize("codec", ["snappy", "lz4"])
 def test_records_that_grow_by_compression_still_fit_a_target_that_takes_them_plain(
     ours: str, name: str, codec: str

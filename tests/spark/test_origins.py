@@ -109,7 +109,7 @@ def test_a_checkpoint_from_before_the_last_batch_is_refused_or_adopted_losslessl
     assert numbers(servers, target) == Counter(range(400)) + repeated
 
 
-@pytest.mark.every_run("kafka")
+@pytest.mark.long
 def test_a_driver_killed_after_its_commit_resumes_from_an_earlier_checkpoint(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:

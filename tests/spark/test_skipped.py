@@ -120,6 +120,7 @@ def test_a_stateful_batch_that_is_recomputed_with_other_rows_is_not_skipped(
     assert numbers(servers, f"{name}-out") == Counter(range(COUNT))
 
 
+@pytest.mark.every_run("foreachBatch")
 def test_a_stateful_batch_with_other_rows_is_skipped_or_written_if_the_user_says_so(
     spark: SparkSession,
     ours: str,

@@ -77,7 +77,7 @@ def counting(servers: str, name: str, folder: Path, *, per_batch: int = PER_BATC
     )
 
 
-@pytest.mark.every_run("done")
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["publish", "done"])
 def test_windowed_counts_are_right_and_there_once_after_a_kill_around_the_commit(
     ours: str, name: str, tmp_path: Path, step: str

@@ -42,7 +42,7 @@ def drivers_of(spark: SparkSession, name: str, tmp_path: Path) -> Callable[..., 
     return make
 
 
-@pytest.mark.every_run("fencepost-committed")
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [["ended"], ["publish", "done"]], ids=["committed", "before and after"])
 def test_a_driver_killed_around_the_commit_in_turn(
     servers: str, name: str, drivers_of: Callable[..., Drivers], steps: list[str]
