@@ -21,15 +21,15 @@ PYTEST := $(BIN)/python -m pytest
 RUN = $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --progress -rN
 # Any of these does for the tests of the console.
 CHROMIUM := $(or $(shell command -v chromium || command -v chromium-browser || command -v google-chrome || command -v google-chrome-stable),chromium)
-# Two more than a small machine has cores, since tests also wait for timeouts and for other processes.
-WORKERS ?= 4
+# Three for each core of a small machine, since tests also wait for timeouts and for other processes.
+WORKERS ?= 6
 
 # Tests start thousands of Python processes. Some machines tell Python to write no bytecode: each process would then
 # compile what it imports anew, which is a third of all CPU time.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-long soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools
+.PHONY: help setup demo check test test-long soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools compiled
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,11 +52,13 @@ $(CONSOLE): packaging/console/package-lock.json packaging/build_backend.py | $(S
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
 
-check: lint  ## before each commit: lint, types, unit and model tests
+check:  ## before each commit: lint, types, unit and model tests
+	@$(MAKE) --no-print-directory -j2 lint compiled
 	$(RUN) tests/unit tests/model tests/support -m "not long and not soak" $(ARGS)
 
-test: tools lint  ## set-up, lint and every promise once (WORKERS=4 processes)
-	$(RUN) -m "not long and not soak" $(if $(SKIP_KAFKA),,--floors test) $(ARGS)
+test: tools  ## set-up, lint and every promise once (WORKERS=6 processes)
+	@$(MAKE) --no-print-directory -j2 lint compiled
+	$(RUN) --share-spark -m "not long and not soak" $(if $(SKIP_KAFKA),,--floors test) $(ARGS)
 
 test-long: tools setup  ## what `make test` leaves out: every kill point, every client with every login
 	$(RUN) -m "long and not soak" $(if $(SKIP_KAFKA),,--floors test-long) $(ARGS)
@@ -76,6 +78,10 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Beside mypy, which needs one core. In a new checkout every worker would otherwise compile every test module.
+compiled: setup
+	@test -d tests/unit/__pycache__ || $(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 
 docs: setup  ## the documentation as a site, into build/site; fails on warnings
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

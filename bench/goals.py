@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from bench import own, secured, transactions
+from bench import groups, own, secured, transactions
 from bench.brokers import ALWAYS, KAFKA, OS
 from bench.growth import plan as growth
 from bench.growth.measure import RATE
@@ -65,6 +65,10 @@ GOALS: Final = (
     Goal(latency.SECTION, OS, KAFKA, 1.0, at_least=False),
     Goal(transactions.LATENCY, OS, KAFKA, 1.0, at_least=False, having=("p50",)),
     Goal(transactions.THROUGHPUT, transactions.INSIDE, transactions.WITHOUT, 0.9, at_least=True),
+    Goal(groups.READING, groups.ARROW, groups.CONFLUENT, 5.0, at_least=True),
+    Goal(groups.READING, groups.ITERATION, groups.CONFLUENT, 1.5, at_least=True),
+    Goal(groups.PROCESSING, groups.ITERATION, groups.CONFLUENT, 2.0, at_least=True),
+    Goal(groups.MOVING, OS, None, 0.5, at_least=False),
     *(
         Goal(own.TAKE_OVER, OS, None, bound, at_least=False, having=(f"{owner} owner", "p99"))
         for owner, bound in (("idle", 10.0), ("writing", 10.0), ("flooding", 6.0))

@@ -36,7 +36,7 @@ def work(given: argparse.Namespace) -> None:
         retries=2,
         dead_letter=given.dead_letter,
     ) as batches:
-        signal.signal(signal.SIGTERM, lambda *_: batches.end())  # a deploy: finish the batch, commit, leave
+        signal.signal(signal.SIGTERM, lambda number, frame: batches.end())  # a deploy: finish the batch, commit, leave
         for batch in batches:
             done = 0
             with batch as out:

@@ -13,7 +13,7 @@ import signal
 import uuid
 import warnings
 from collections.abc import Generator, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fencepost")
     group.addoption("--floors", metavar="RUN", help="fail if fewer tests ran than tests/floors.toml demands")
     group.addoption("--progress", action="store_true", help="lines that say what runs and what is left, no dots")
+    group.addoption("--share-spark", action="store_true", help="give the tests of Spark to two workers of xdist only")
     group.addoption("--long-attacks", action="store_true", help="attack in full and demand short waits (make hostile)")
     group.addoption("--access-matrix", action="store_true", help="print who may do what on both servers (make access)")
     group.addoption(
@@ -58,6 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(progress.Progress(config), "fencepost-progress")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> pace.Shares | None:
+    return pace.Shares(config, log) if config.getoption("share_spark") else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     runs.mark_long(items, whole=config.args_source is pytest.Config.ArgsSource.TESTPATHS)
@@ -65,6 +71,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     pace.arrange(items)
     if any(item.get_closest_marker(kind) for item in items for kind in ("integration", "browser", "fault")):
         _load_server()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the million objects that are there before the first test: each sweep of the
+    hundreds that tests ask for would take a quarter of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def _load_server() -> None:

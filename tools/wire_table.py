@@ -50,7 +50,6 @@ _OTHER_GROUPS: Final = "share groups and streams groups are not built"
 ABSENT: Final = {
     **dict.fromkeys((38, 39, 40, 41), _NO_TOKENS),
     **dict.fromkeys((64, 80, 81), _ONE_NODE),
-    57: "no features are advertised",
     **dict.fromkeys((76, 77, 78, 79, *range(83, 93)), _OTHER_GROUPS),
 }
 """The reasons for not serving one of Kafka's APIs."""

@@ -1,4 +1,4 @@
-"""The clock: passed in as a value, so that tests can replace it (`fencepost.testing.clock`)."""
+"""The clock: passed in as a value, so that tests can replace it (`tests/support/clock.py`)."""
 
 from __future__ import annotations
 

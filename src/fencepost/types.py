@@ -50,3 +50,9 @@ def partition_named(name: str) -> TopicPartition | None:
     """Parse `TOPIC-PARTITION`; return None if `name` does not have this form."""
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if topic and number.isascii() and number.isdigit() else None
+
+
+class CommittedElse(str):
+    """`auto.offset.reset` of a reader with a group: where the group left off, and this where nothing is committed."""
+
+    __slots__ = ()

@@ -30,8 +30,8 @@ def await_server(process: subprocess.Popen[bytes], address: str) -> None:
 
 @pytest.mark.parametrize(
     "files",
-    ["0<&-", "0<&- 1>&- 2>&-", "1>/dev/full 2>/dev/full", "1>&PIPE 2>&PIPE"],
-    ids=["stdin", "all three", "a full disk", "a broken pipe"],
+    ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-", "1>/dev/full 2>/dev/full", "1>&PIPE 2>&PIPE"],
+    ids=["stdin", "stdout", "stderr", "all three", "a full disk", "a broken pipe"],
 )
 def test_a_server_needs_none_of_its_standard_files(tmp_path: Path, files: str) -> None:
     address = f"127.0.0.1:{free_port()}"

@@ -346,3 +346,57 @@ def test_groups_are_listed_described_and_deleted(
 
     admin.delete_consumer_groups([group])[group].result()
     assert group not in {each.group_id for each in admin.list_consumer_groups().result().valid}
+
+
+def test_consumers_roll_from_one_protocol_to_the_other_and_back(address: str, raw: RawClient, name: str) -> None:
+    """Clients are exchanged one by one, while records come: nobody loses a partition, and no record is read twice."""
+    roll(address, raw, name, "range")
+
+
+def test_cooperative_consumers_roll_to_the_other_protocol_and_back(name: str) -> None:
+    """On our server only: Kafka does not change the protocol of groups whose assignor has data of its own."""
+    with fencepost.Server(group_consumer_heartbeat_interval_ms=200) as server, RawClient(server.address) as raw:
+        roll(server.address, raw, name, "cooperative-sticky")
+
+
+def roll(address: str, raw: RawClient, name: str, strategy: str) -> None:
+    raw.create_topic(name, partitions=PARTITIONS)
+    classic = {"partition_assignment_strategy": strategy}
+    consumer = {"group_protocol": "consumer"}
+    everyone: list[Reader] = []
+    written = 0
+
+    def start(settings: dict[str, str]) -> Reader:
+        everyone.append(Reader(address, name, name, enable_auto_commit=True, **settings))
+        return everyone[-1]
+
+    def read_on(*readers: Reader) -> None:
+        nonlocal written
+        await_readers(
+            lambda: sorted(index for each in readers for index in each.assigned) == [0, 1, 2, 3, 4, 5], *readers
+        )
+        assert all(each.assigned for each in readers)
+        with fencepost.Producer(address) as producer:
+            for index in range(PARTITIONS):
+                producer.send(name, b"x", partition=index)
+        written += PARTITIONS
+        await_readers(lambda: sum(len(each.records) for each in everyone) >= written, *readers)
+
+    try:
+        present = [start(classic), start(classic)]
+        await_readers(lambda: all(len(each.assigned) == 3 for each in present), *present)
+        for settings in (consumer, consumer, classic, classic):
+            read_on(*present)
+            present.append(start(settings))
+            await_readers(lambda: all(len(each.assigned) == 2 for each in present), *present)
+            read_on(*present)
+            present.pop(0).stop()
+            await_readers(lambda: all(len(each.assigned) == 3 for each in present), *present)
+        read_on(*present)
+    finally:
+        for each in everyone:
+            each.stop()
+    assert [each.errors for each in everyone] == [[]] * 6
+    assert [each.lost for each in everyone] == [[]] * 6
+    records = [record for each in everyone for record in each.records]
+    assert sorted(records) == sorted((index, at) for index in range(PARTITIONS) for at in range(written // PARTITIONS))

@@ -140,6 +140,7 @@ def test_two_consumers_share_a_topic_and_one_takes_over(
     assert all(event["success"] for event in first.events if event["name"] == "offsets_committed")
 
 
+@pytest.mark.long
 def test_the_group_tool_lists_describes_and_resets(address: str, raw: RawClient, group: str, four: str) -> None:
     for partition in range(4):
         commit(raw, group, four, partition, partition=partition, metadata="note")

@@ -302,6 +302,8 @@ def test_tools_of_clusters_find_nothing_to_do(run: Run, topic: str) -> None:
     assert reassigned.lines == ["No partition reassignments found."]
     assert run(f"{PACKAGE}.ClientMetricsCommand", "--list").out.strip() == ""
     run(f"{PACKAGE}.FeatureCommand", "describe")
+    refused = run(f"{PACKAGE}.FeatureCommand", "upgrade", "--feature", "group.version=1", expect=1)
+    assert "Invalid update version 1 for feature group.version" in refused.out
 
 
 def test_a_reassignment_that_is_done_can_be_verified(run: Run, topic: str, tmp_path: Path) -> None:

@@ -270,6 +270,7 @@ def test_kafkas_own_tools_log_in(server: SecuredServer, tmp_path: Path) -> None:
                     assert REFUSED_WORDS.search(said.out), (str(way), login.who)
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.usefixtures("kafka_jars")
 def test_kafkas_own_tools_manage_users_and_acls(server: SecuredServer, tmp_path: Path) -> None:

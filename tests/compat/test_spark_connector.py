@@ -17,6 +17,7 @@ from tests.workers.spark_connector import connector_jars
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(240)]
 
 
+@pytest.mark.long
 def test_the_connector_reads_and_writes_and_its_checkpoint_serves_our_sink(tmp_path: Path) -> None:
     """PIPE-2, PIPE-4: source and checkpoint stay, only the sink changes; every record is there once."""
     try:

@@ -16,7 +16,13 @@ from tests.support.kafka import KafkaUnavailable
 from tests.workers.spark_connector import connector_jars
 from tests.workers.spark_sources import BATCHES
 
-pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.compat,
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.long,
+    pytest.mark.timeout(400),
+]
 
 TEN = list(range(10))
 REFUSED = None

@@ -123,6 +123,7 @@ INPUTS = 800
 SOURCES = 4
 
 
+@pytest.mark.long
 @pytest.mark.fault
 @pytest.mark.timeout(240)
 def test_a_group_copies_exactly_once_through_kills_of_workers_and_of_the_server(tmp_path: Path) -> None:

@@ -29,9 +29,9 @@ from fencepost.server.storage import housekeeping
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Partition
 from fencepost.server.storage.space import Space
-from fencepost.testing.clock import HandWoundClock
 from tests.support.batches import batch, record
 from tests.support.certificates import make as make_certificates
+from tests.support.clock import HandWoundClock
 from tests.support.logs import append
 from tests.support.raw import RawClient, new_topic
 from tests.support.transactions import TransactionalProducer, TransactionClient
@@ -380,7 +380,6 @@ def test_health_keeps_a_bounded_number_of_troubles_apart() -> None:
     for number in range(MAX_TROUBLES + 7):
         health.note(Chore.RETENTION, f"t-{number}", Planted())
     assert len(health.troubles) == MAX_TROUBLES
-    assert health.uncounted == 7
     assert health.troubles[0].reason == "Planted"
 
 

@@ -151,3 +151,12 @@ def test_nobody_else_can_read_what_the_server_makes(tmp_path: Path) -> None:
     assert any(name.endswith(".snapshot") for name in modes)
     wrong = {name: oct(mode) for name, mode in modes.items() if mode not in (0o700, 0o600)}
     assert wrong == {}
+
+
+def test_a_directory_that_was_there_before_becomes_private(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "logs").mkdir(parents=True)
+    data.chmod(0o755)
+    (data / "logs").chmod(0o755)
+    written(data, "t")
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (data, data / "logs")] == [0o700, 0o700]

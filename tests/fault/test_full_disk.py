@@ -21,10 +21,10 @@ from fencepost.log.config import LogConfig
 from fencepost.server.health import Chore
 from fencepost.server.storage.space import NAME, Space
 from fencepost.server.storage.store import Store
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.files import FailingFiles
 from fencepost.types import Pid
 from tests.support.batches import batch
+from tests.support.clock import HandWoundClock
+from tests.support.files import FailingFiles
 from tests.support.http import ANY, Metrics, get
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
 from tests.support.raw import EARLIEST, RawClient

@@ -22,7 +22,7 @@ from tests.conftest import without_tool
 from tests.support.kafka import KafkaUnavailable
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
-pytestmark = [pytest.mark.fault, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(300)]
 
 STOCK = {"default.replication.factor": 1, "min.insync.replicas": 1}
 """As Kafka comes."""

@@ -19,9 +19,9 @@ import pytest
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.hold import hold
-from fencepost.testing.proxy import Proxy
 from tests.conftest import Engine
 from tests.support.crash import ServerProcess
+from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(180)]
 

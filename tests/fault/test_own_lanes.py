@@ -10,11 +10,11 @@ import pytest
 import fencepost
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode, Expired, SendFailed
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, DelayedAnswer, Fate
-from fencepost.testing.scripted.fates import Script
 from tests.conftest import Engine
 from tests.support.kafka_owners import KafkaOwner
+from tests.support.proxy import Proxy
+from tests.support.scripted import Api, DelayedAnswer, Fate
+from tests.support.scripted.fates import Script
 
 pytestmark = pytest.mark.fault
 

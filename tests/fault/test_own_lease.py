@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from fencepost.testing.proxy import Proxy
 from tests.conftest import Engine
 from tests.support.crash import ServerProcess
+from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 

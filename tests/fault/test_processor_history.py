@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-import fencepost
-from tests.conftest import Kafka
-from tests.support.processing import History, World
+from tests.support.processing import History, World, busy
 
 pytestmark = pytest.mark.fault
-
-SESSION = 1.0
-BATCH = 4.0
-
-
-@pytest.fixture(
-    params=[
-        "consumer",
-        pytest.param("cooperative", marks=pytest.mark.long),
-        pytest.param("kafka", marks=pytest.mark.kafka),
-    ]
-)
-def world(request: pytest.FixtureRequest, fencepost_server_factory: Callable[..., fencepost.Server]) -> World:
-    """Both protocols on our server, and the classic one on Apache Kafka, where sessions of the other are long."""
-    if request.param == "kafka":
-        kafka: Kafka = request.getfixturevalue("kafka_with_short_sessions")
-        return World(kafka.address, "cooperative", SESSION, BATCH)
-    server = fencepost_server_factory(
-        group_min_session_timeout_ms=100,
-        group_consumer_session_timeout_ms=int(SESSION * 1000),
-        group_consumer_heartbeat_interval_ms=200,
-    )
-    return World(server.address, request.param, SESSION, BATCH)
 
 
 def test_each_record_exactly_once(world: World, name: str, chance: random.Random, tmp_path: Path) -> None:
@@ -48,9 +22,8 @@ def test_each_record_exactly_once(world: World, name: str, chance: random.Random
 def test_each_record_exactly_once_through_a_thousand_rebalances(
     world: World, name: str, chance: random.Random, tmp_path: Path
 ) -> None:
-    counted = History(world._replace(partitions=6, workers=5, most_records=400), name, chance, tmp_path).run(
-        rebalances=1000
-    )
+    counted = History(busy(world), name, chance, tmp_path).run(rebalances=1000)
+    print(counted)
     assert (counted.missing, counted.repeated) == (0, 0)
 
 

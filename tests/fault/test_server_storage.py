@@ -10,8 +10,8 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from fencepost.testing.files import FailingFiles
 from tests.support.batches import batch
+from tests.support.files import FailingFiles
 from tests.support.gated_files import GatedFiles
 from tests.support.raw import RawClient
 

@@ -33,6 +33,7 @@ def handled(workers: list[Heard]) -> Counter[tuple[str, int]]:
     return done
 
 
+@pytest.mark.every_run("fencepost")
 def test_every_record_is_handled_whoever_is_killed_or_paused(engine: Engine, name: str) -> None:
     with fencepost.Admin(engine.address) as admin:
         admin.create_topic(name, PARTITIONS)

@@ -138,6 +138,7 @@ def test_tickets_are_settled_in_time_while_the_leader_is_stopped(stoppable: Stop
     assert values[-1] == sent[-1]
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.timeout(400)
 def test_a_claim_does_not_wait_for_a_node_that_hangs(cluster: KafkaCluster) -> None:

@@ -30,7 +30,7 @@ from tests.support.kafka_cluster import NODES, KafkaCluster
 
 T = TypeVar("T")
 
-pytestmark = [pytest.mark.fault, pytest.mark.kafka, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.fault, pytest.mark.kafka, pytest.mark.timeout(300), pytest.mark.long]
 
 FIRST = NODES[0]
 """Of the servers that a client is given: whom it asks first."""

@@ -22,11 +22,11 @@ import confluent_kafka
 import pytest
 
 import fencepost
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Fate
 from tests.support.crash import ServerProcess
 from tests.support.kafka import java
 from tests.support.process import Child
+from tests.support.proxy import Proxy
+from tests.support.scripted import Api, Fate
 from tests.support.transactions import TransactionClient
 from tests.workers.transactions_loop import PARTITIONS, TOPIC, retried
 
@@ -184,6 +184,7 @@ def judge(notes: Path, found: Counter[str], outcome: Outcome) -> None:
         setattr(outcome, told, getattr(outcome, told) + 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_no_transaction_is_torn_in_a_loop_of_aborts_and_kills(tmp_path: Path) -> None:
     outcome = run(tmp_path, 150, (1, 60))

@@ -20,7 +20,7 @@ import fencepost
 import fencepost.spark
 from tests.conftest import Kafka
 from tests.support.committed import committed_values
-from tests.support.spark import archived_classes, session
+from tests.support.spark import session
 from tests.support.walk import (
     PARTITIONS,
     GroupReader,
@@ -46,7 +46,6 @@ MORE = 1500
 
 @pytest.fixture
 def spark() -> Iterator[SparkSession]:
-    archived_classes()
     running = session()
     yield running
     running.stop()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -21,7 +21,8 @@ from fencepost.server.api import APIS
 from fencepost.server.garbage import keep_collections_short
 from fencepost.wire import messages
 from tests.support.access_cases import CASES, Case, Names
-from tests.support.attacks import MIB, Row, peak_memory, remember
+from tests.support.attacks import MIB, TURN, Row, peak_memory, remember
+from tests.support.batches import batch
 from tests.support.raw import FETCH, PRODUCE, ConnectionEnded, RawClient
 from tests.support.turns import LoopWatch
 
@@ -138,7 +139,28 @@ def test_the_longest_list_of_every_api_takes_short_turns(
         with suppress(ConnectionEnded, OSError):
             client.call(case.key, case.version, **fields)
         turn = watch.settle()
-    remember(request.node, [Row(f"turn of {name} x {count:,}", turn, 1, turn, turn, peak_memory(server.pid))])
+    remember(request.node, [Row(f"{TURN}{name} x {count:,}", turn, 1, turn, turn, peak_memory(server.pid))])
+    assert turn < (LONGEST_TURN if long else ANY_MACHINE), f"a turn of {turn:.3f} s\n{watch.stack}"
+
+
+def test_partitions_that_many_clients_open_at_once_take_short_turns(
+    watched: tuple[fencepost.Server, LoopWatch], request: pytest.FixtureRequest
+) -> None:
+    """The first batch of each makes its files, and hundreds of requests are ready at the same moment."""
+    server, watch = watched
+    long = request.config.getoption("long_attacks")
+    count = 400 if long else 40
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(server.address, timeout=100)) for _ in range(count)]
+        clients[0].create_topic("opened", 10 * count)
+        watch.reset()
+        for number, client in enumerate(clients):
+            client.send_produce_many({"opened": dict.fromkeys(range(10 * number, 10 * number + 10), batch([b"x"]))})
+        for client in clients:
+            client.receive()
+        turn = watch.settle()
+    name = f"{TURN}{count} connections that open partitions"
+    remember(request.node, [Row(name, turn, 1, turn, turn, peak_memory(server.pid))])
     assert turn < (LONGEST_TURN if long else ANY_MACHINE), f"a turn of {turn:.3f} s\n{watch.stack}"
 
 

@@ -18,6 +18,9 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES: Final[dict[str, Difference]] = {
+    "seconds until the next heartbeat of a member that waits for partitions": Difference(
+        0.05, 5.0, "most members release at once; with Kafka's interval a joining member would find out 5 s later"
+    ),
     "batches remembered per producer": Difference(
         16, 5, "fencepost's own client may have more than five batches in flight per partition"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sqlite3
 import sys
@@ -13,15 +14,18 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from crc32c import crc32c
 
 import fencepost
 from fencepost.errors import DataDirectoryError, ErrorCode, FencepostError, StorageError
 from fencepost.server.backup import folder, point, restoring
+from fencepost.server.backup.copying import Copier
 from fencepost.server.backup.folder import backups_in
-from fencepost.server.backup.manifest import DamagedBackup
+from fencepost.server.backup.manifest import MANIFEST, BackupManifest, DamagedBackup
 from fencepost.server.storage.datadir import DataDirectory
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 from tests.support.batches import batch
+from tests.support.files import FailingFiles
 from tests.support.group_client import GroupMember
 from tests.support.process import Child
 from tests.support.raw import RawClient
@@ -137,6 +141,60 @@ def test_a_second_backup_copies_only_what_is_new(server: fencepost.Server, data:
     restore(tmp_path / "backups", tmp_path / "new")
     with fencepost.Server(tmp_path / "new") as restored:
         assert read(restored.address, "orders") == values
+
+
+def test_of_a_log_that_has_grown_only_the_new_end_is_copied(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    create(server.address, "orders")
+    values = [b"%d" % number + b"." * 2000 for number in range(60)]
+    backups, moved = tmp_path / "backups", tmp_path / "moved"
+    made = []
+    for start in (0, 40, 50):
+        write(server.address, "orders", values[start : start + (40 if not start else 10)])
+        made.append(back_up(data, backups))
+    (first,), (second,), (third,) = (files_below(report.backup, "*.log") for report in made)
+    assert first.stat().st_ino == second.stat().st_ino == third.stat().st_ino
+    assert made[1].copied_bytes < 60_000 < made[0].copied_bytes
+    # A backup elsewhere shares the file: what it has must stay as it is.
+    made[2].backup.rename(moved)
+    fourth = back_up(data, backups)
+    assert files_below(fourth.backup, "*.log")[0].stat().st_ino != first.stat().st_ino
+    server.stop()
+    for number, (backup, count) in enumerate([(made[0].backup, 40), (made[1].backup, 50), (moved, 60)]):
+        restore(backup, tmp_path / f"new{number}")
+        with fencepost.Server(tmp_path / f"new{number}") as restored:
+            assert read(restored.address, "orders") == values[:count]
+
+
+def test_a_log_whose_end_was_cut_off_and_written_anew_is_copied_whole(
+    server: fencepost.Server, data: Path, tmp_path: Path
+) -> None:
+    """As after a crash: what the backup has of the file is not what the file begins with."""
+    create(server.address, "orders")
+    write(server.address, "orders", [b"a" * 3000])
+    first = back_up(data, tmp_path / "backups")
+    manifest = BackupManifest.read(first.backup)
+    files = tuple(each._replace(crc32c=0) if each.path.endswith(".log") else each for each in manifest.files)
+    (first.backup / MANIFEST).write_bytes(manifest._replace(files=files).encode())
+    write(server.address, "orders", [b"b"])
+    second = back_up(data, tmp_path / "backups")
+    (old,), (new,) = files_below(first.backup, "*.log"), files_below(second.backup, "*.log")
+    assert old.stat().st_ino != new.stat().st_ino
+    restore(second.backup, tmp_path / "new")
+
+
+def test_an_append_that_fails_leaves_the_backup_before_as_it_was(tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"old and new")
+    target.write_bytes(b"old")
+    files = FailingFiles(tmp_path)
+    files.fail_next("sync", errno.EIO)
+    with pytest.raises(OSError, match="error"):
+        Copier(files, lambda size: None).append(source, target, 3, 11, crc32c(b"old"))
+    assert target.read_bytes() == b"old"
+    assert Copier(files, lambda size: None).append(source, target, 3, 11, crc32c(b"old")) == crc32c(b"old and new")
+    assert target.read_bytes() == b"old and new"
 
 
 def test_a_stopped_server_can_be_backed_up(data: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fencepost.server.server import Server
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
+from tests.support.frames import feed
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +38,7 @@ def peer(*connections: Respond) -> Iterator[Address]:
             with accepted:
                 frames = FrameReader()
                 while received := accepted.recv(65536):
-                    answers = [respond(frame) for frame in frames.feed(received)]
+                    answers = [respond(frame) for frame in feed(frames, received)]
                     if None in answers:
                         break
                     accepted.sendall(b"".join(answer for answer in answers if answer))
@@ -93,7 +94,7 @@ def test_an_answer_that_trickles_in_is_put_together() -> None:
             accepted, _ = listener.accept()
             with accepted:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                (frame,) = FrameReader().feed(accepted.recv(65536))
+                (frame,) = feed(FrameReader(), accepted.recv(65536))
                 for byte in answer(frame):
                     accepted.sendall(bytes([byte]))
 
@@ -171,7 +172,7 @@ def test_a_connection_that_the_server_ended_while_idle_is_replaced_without_an_er
                 with accepted:
                     frames = FrameReader()
                     while received := accepted.recv(65536):
-                        for frame in frames.feed(received):
+                        for frame in feed(frames, received):
                             accepted.sendall(answer(frame))
                         if ends_after_one:
                             accepted.shutdown(socket.SHUT_RDWR)

@@ -20,6 +20,7 @@ from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
 from tests.support.certificates import Certificates, make
+from tests.support.frames import feed
 
 pytestmark = pytest.mark.integration
 
@@ -67,7 +68,7 @@ def peer(requests: Sequence[int], tls: ssl.SSLContext | None = None, lifetime: i
             with accepted if tls is None else tls.wrap_socket(accepted, server_side=True) as connection:
                 frames, answered = FrameReader(), 0
                 while (not most or answered < most) and (received := connection.recv(65536)):
-                    for frame in frames.feed(received):
+                    for frame in feed(frames, received):
                         connection.sendall(answer(frame, lifetime))
                         answered += 1
 

@@ -18,8 +18,10 @@ from click.testing import CliRunner, Result
 from confluent_kafka import Producer
 
 from fencepost.cli import main
+from fencepost.client.cluster.settings import ClientSettings, default_client_id
 from tests.conftest import Kafka
 from tests.integration.conftest import TestedServer
+from tests.support.group_workers import until, working
 from tests.support.process import Child
 
 pytestmark = pytest.mark.integration
@@ -104,6 +106,28 @@ def test_producers_shows_the_highest_sequence(
     assert re.search(rf"^ +0 +{state['pid']} +0 +4 +\d{{4}}-", run("producers", name).stdout, re.MULTILINE)
 
 
+def test_a_groups_members_are_named_with_what_they_have(run: Run, ours: TestedServer, name: str) -> None:
+    run("topic", "create", name, "--partitions", "3")
+    night_shift: Any = ClientSettings.from_config({"bootstrap.servers": ours.address, "client.id": "night-shift"})
+    with (
+        working(ours.address, name, name, 1, member="worker-1") as (one,),
+        working(night_shift, name, name, 1) as (other,),
+    ):
+        until(lambda: {len(one.share), len(other.share)} == {1, 2})
+        shown = run("group", "describe", name).stdout
+        assert f"group {name}: Stable, consumer (uniform), 2 member(s), coordinator {ours.address}" in shown
+        member = other.reader._member
+        assert member is not None
+        for called, client, worker in (
+            ("worker-1", default_client_id(), one),
+            (member.member_id, "night-shift", other),
+        ):
+            theirs = ",".join(str(each.partition) for each in sorted(worker.share))
+            assert re.search(rf"^{called} +{client} +/127.0.0.1 +{name} {theirs}$", shown, re.MULTILINE), shown
+            for each in worker.share:
+                assert re.search(rf"^{name} +{each.partition} .* {called}$", shown, re.MULTILINE), shown
+
+
 def test_a_group_is_listed_described_moved_and_deleted(
     run: Run, read: Callable[..., Any], ours: TestedServer, name: str
 ) -> None:
@@ -118,7 +142,7 @@ def test_a_group_is_listed_described_moved_and_deleted(
     assert re.search(rf"^{group} +Empty +classic$", run("group", "list").stdout, re.MULTILINE)
     (offset,) = read("group", "describe", group)["offsets"]
     assert (offset["committed"], offset["end"], offset["lag"]) == (2, 5, 3)
-    assert re.search(rf"^{name} +0 +2 +5 +3 +- +-$", run("group", "describe", group).stdout, re.MULTILINE)
+    assert re.search(rf"^{name} +0 +2 +5 +3 +-$", run("group", "describe", group).stdout, re.MULTILINE)
     assert run("group", "delete", group).stdout == f"deleted {group}\n"
     assert f"there is no group '{group}'" in run("group", "describe", group, code=1).stderr
 

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.groups.subscription import write_assignment
 from fencepost.errors import ErrorCode
+from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.group_client import (
     CONSUMER_GROUP_DESCRIBE,
@@ -83,12 +86,14 @@ def test_nothing_new_is_not_told_again(new_member: NewMember) -> None:
     assert (answer.error_code, answer.assignment) == (NONE, None)
 
 
-def test_a_partition_is_given_on_only_when_it_was_given_up(new_member: NewMember) -> None:
+def test_a_partition_is_given_on_only_when_it_was_given_up(server: TestedServer, new_member: NewMember) -> None:
     first, second = new_member("a"), new_member("b")
     settle(first, sizes=[4])
     before = first.epoch
     answer = second.beat()
     assert (answer.error_code, second.owned) == (NONE, set())
+    soon = server.answer_to("seconds until the next heartbeat of a member that waits for partitions")
+    assert answer.heartbeat_interval.total_seconds() == soon
     told = first.quick_beat()
     while told.assignment is None:
         told = first.quick_beat()
@@ -265,18 +270,81 @@ def test_an_empty_group_may_change_its_protocol(
     assert fetch_offsets(client, group, {four: [0]})[four, 0].committed_offset == 1
 
 
-def test_a_classic_group_rejects_a_new_protocol_member_that_it_cannot_serve(
-    ours: TestedServer,
+def test_a_group_changes_its_protocol_while_it_has_members(
+    new_member: NewMember, server: TestedServer, client: RawClient, group: str, four: str
 ) -> None:
-    """Kafka can migrate a group with members; here one waits until it is empty."""
-    with ours.connect() as first, ours.connect() as second:
-        classic = GroupMember(first, "not-migrated", "t")
-        classic.enter()
-        newcomer = ConsumerMember(second, "not-migrated", "a", "t")
-        assert newcomer.beat().error_code == ErrorCode.GROUP_ID_NOT_FOUND
-        classic.leave()
+    with server.connect() as connection:
+        classic = GroupMember(connection, group, four)
+        assert classic.join().error_code == NONE
+        everything = write_assignment(frozenset(TopicPartition(four, index) for index in range(4)))
+        assert classic.sync({classic.member_id: everything}).error_code == NONE
+        assert classic.commit(four, 1) is NONE
+
+        newcomer = new_member("a")
         assert newcomer.beat().error_code == NONE
-        assert classic.heartbeat() is ErrorCode.UNKNOWN_MEMBER_ID
+        assert newcomer.epoch == classic.generation + 1
+        assert newcomer.owned == set(), "the classic member holds everything"
+        assert classic.commit(four, 2) is NONE
+        assert classic.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert share(classic) == {0, 1} or share(classic) == {2, 3}
+        settle(newcomer, sizes=[2])
+        assert share(classic) | indexes(newcomer) == {0, 1, 2, 3}
+        assert classic.heartbeat() is NONE
+        answer = client.call(CONSUMER_GROUP_DESCRIBE, 1, group_ids=[group], include_authorized_operations=False)
+        assert {member.member_id: member.member_type for member in answer.groups[0].members} == {
+            newcomer.member_id: 1,
+            classic.member_id: 0,
+        }
+        generation = classic.generation
+        assert classic.commit(four, 3, generation=generation + 1) is ErrorCode.ILLEGAL_GENERATION
+
+        newcomer.leave()
+        assert classic.heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS
+        assert describe(client, group).group_state == "PreparingRebalance"
+        joined = classic.join()
+        assert (joined.error_code, joined.leader, joined.generation_id) == (NONE, classic.member_id, generation + 1)
+        assert classic.sync({classic.member_id: everything}).error_code == NONE
+        assert describe(client, group).group_state == "Stable"
+        assert fetch_offsets(client, group, {four: [0]})[four, 0].committed_offset == 2
+
+
+def share(member: GroupMember) -> set[int]:
+    """Joins again, and returns what the server assigns."""
+    assert member.join().error_code == NONE
+    return {each.partition for each in read_assignment(member.sync().assignment)}
+
+
+def test_a_group_with_members_that_are_no_consumers_keeps_its_protocol(
+    new_member: NewMember, server: TestedServer, group: str, four: str
+) -> None:
+    with server.connect() as connection:
+        other = GroupMember(connection, group, four)
+        assert other.join(protocol_type="connect").error_code == NONE
+        assert other.sync({other.member_id: b"all"}, protocol_type="connect").error_code == NONE
+        newcomer = new_member("a")
+        assert newcomer.beat().error_code == ErrorCode.GROUP_ID_NOT_FOUND
+        assert other.heartbeat() is NONE
+        other.leave()
+        assert newcomer.beat().error_code == NONE
+        other.member_id = ""
+        other.send_join(protocol_type="connect")
+        assert other.receive_join().error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_static_member_changes_its_protocol_and_keeps_its_partitions(
+    new_member: NewMember, server: TestedServer, client: RawClient, group: str, four: str
+) -> None:
+    with server.connect() as connection:
+        classic = GroupMember(connection, group, four, instance_id="one")
+        assert classic.join().error_code == NONE
+        everything = write_assignment(frozenset(TopicPartition(four, index) for index in range(4)))
+        assert classic.sync({classic.member_id: everything}).error_code == NONE
+        successor = new_member("a", instance_id="one")
+        assert successor.beat().error_code == NONE
+        settle(successor, sizes=[4])
+        assert classic.heartbeat() is ErrorCode.FENCED_INSTANCE_ID
         classic.member_id = ""
-        classic.send_join()
-        assert classic.receive_join().error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert classic.join().error_code == NONE
+        assert len(read_assignment(classic.sync().assignment)) == 4
+        assert successor.beat().error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNKNOWN_MEMBER_ID)
+        assert describe(client, group).group_state == "Stable"

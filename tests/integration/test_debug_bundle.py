@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 import fencepost
-from fencepost.cli.debug_bundle import Collected, Part, write
+from fencepost.cli.debug import Collected, Part, write
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.stacks import ask_for_stacks

@@ -51,6 +51,7 @@ def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path
     assert_picture(tmp_path / "fencepost-demo.svg", "server killed", "A stopped", "B takes over", "A wakes up")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_whole_story_comes_out_well(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_ping_asks_the_http_port() -> None:
 
 
 def test_ping_fails_while_the_server_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.server.http.readiness._PROBE", "INSERT INTO no_such_table VALUES (?)")
+    monkeypatch.setattr("fencepost.server.http.app._PROBE", "INSERT INTO no_such_table VALUES (?)")
     with fencepost.Server(http_address=ANY) as server:
         found = ping("--http", server.http, "--ready")
         assert ping("--http", server.http).returncode == 0

@@ -11,16 +11,20 @@ from fencepost.client.admin import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.first_batches import write_first_batches
-from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import (
+    LeaderChannels,
+    PartitionWriter,
+    SharedTransaction,
+    write_first_batches,
+)
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import publish
 from fencepost.spark.freeze import Frozen, manifest_of_frozen
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted.fates import Api, Fate
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.committed import committed_values
+from tests.support.proxy import Proxy
+from tests.support.scripted.fates import Api, Fate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -22,9 +22,9 @@ from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.metrics import families
+from fencepost.server.metrics.exposition import PartitionFamilies
 from fencepost.server.metrics.scrapes import Scrapes
 from fencepost.server.metrics.state import ServerState
-from fencepost.server.metrics.wide import WideText
 from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -59,7 +59,7 @@ def test_a_disk_without_room_makes_it_unready(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_commit_makes_it_unready(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.server.http.readiness._PROBE", "INSERT INTO no_such_table VALUES (?)")
+    monkeypatch.setattr("fencepost.server.http.app._PROBE", "INSERT INTO no_such_table VALUES (?)")
     page = get(f"{server.http}/readyz")
     assert page.status == 503
     assert "cannot write metadata" in page.text
@@ -205,6 +205,17 @@ def test_a_connection_that_sends_no_request_is_closed(monkeypatch: pytest.Monkey
         assert get(f"{started.http}/healthz").status == 200
 
 
+def test_a_request_with_two_lengths_is_rejected_and_its_connection_closed(server: fencepost.Server) -> None:
+    """A proxy that goes by the other length would take the rest for a request of its next client."""
+    host, port = server.http.removeprefix("http://").split(":")
+    request = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.sendall(request + b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        answers = b"".join(iter(lambda: client.recv(1000), b""))
+    assert answers.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert answers.count(b"HTTP/1.1") == 1
+
+
 def test_a_connection_that_goes_on_too_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after its first request, when it has begun another one."""
     monkeypatch.setattr("fencepost.server.http.port.SILENT_SECONDS", 0.3)
@@ -243,12 +254,12 @@ def test_failed_logins_do_not_fill_the_port(tmp_path: Path) -> None:
 def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     renders = asked = 0
 
-    def slowly(state: ServerState, limits: families.Limits, text: WideText) -> bytes:
+    def slowly(state: ServerState, limits: families.Limits, kept: PartitionFamilies) -> bytes:
         nonlocal renders
         renders += 1
         begun.set()
         assert go_on.wait(30)
-        return families.render(state, limits, text)
+        return families.render(state, limits, kept)
 
     async def counted(scrapes: Scrapes) -> bytes:
         nonlocal asked

@@ -18,10 +18,11 @@ import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
 from fencepost.server.http import sessions
+from fencepost.server.http.console.rendering import render
 from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.listener_settings import ListenerConfig
-from fencepost.testing.clock import HandWoundClock
 from tests.support.certificates import make
+from tests.support.clock import HandWoundClock
 from tests.support.http import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
@@ -101,6 +102,27 @@ def test_a_login_gives_a_session_until_the_logout(server: fencepost.Server) -> N
     assert browser.post("/logout") == 303
     browser.cookies = kept  # the server has forgotten the session, whatever the browser keeps
     assert browser.get("/api/v1/topics")[0] == 401
+
+
+def test_the_page_to_log_in_is_made_once_for_all_strangers(
+    server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def note(template: str, **values: object) -> str:
+        made.append(template)
+        return render(template, **values)
+
+    monkeypatch.setattr("fencepost.server.http.console.routes.render", note)
+    for number in range(5):
+        status, page = Browser(server.http).get(f"/login?next=/topics/{number}%22%3E%3Cscript")
+        assert status == 200
+        assert f'name="next" value="/topics/{number}&quot;&gt;&lt;script"' in page
+    assert made == ["login.html"]
+    assert "wrong user" in Browser(server.http)._ask("POST", "/login", "user=x&password=y", {
+        "Content-Type": "application/x-www-form-urlencoded", "Origin": server.http,
+    })[1]  # fmt: skip
+    assert made == ["login.html"] * 2
 
 
 def test_a_form_that_another_site_sends_is_refused(server: fencepost.Server) -> None:

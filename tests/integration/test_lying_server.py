@@ -17,11 +17,11 @@ from fencepost import Admin, Producer, Reader
 from fencepost.client.cluster.addresses import parse_servers
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import Expired, FencepostError, Unreachable
-from fencepost.testing.proxy import Proxy
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import read_response_head, response_head
 from fencepost.wire.primitives import INT32
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.integration
 

@@ -193,6 +193,7 @@ def test_a_copy_goes_on_where_a_single_offset_has_no_record(
     assert log(engine.address, name) == log(source.address, name)
 
 
+@pytest.mark.every_run("fencepost")
 @pytest.mark.fault
 def test_a_copy_that_is_killed_again_and_again_is_whole(
     source: fencepost.Server, engine: Engine, name: str, tmp_path: Path
@@ -217,6 +218,7 @@ def test_a_copy_that_is_killed_again_and_again_is_whole(
     assert log(engine.address, name) == log(source.address, name)
 
 
+@pytest.mark.every_run("fencepost")
 @pytest.mark.fault
 def test_a_paused_copy_is_fenced_by_its_successor(
     source: fencepost.Server, engine: Engine, name: str, tmp_path: Path

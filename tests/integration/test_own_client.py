@@ -19,10 +19,10 @@ import pytest
 
 import fencepost
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted.fates import Api, Fate
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
+from tests.support.scripted.fates import Api, Fate
 
 pytestmark = pytest.mark.integration
 

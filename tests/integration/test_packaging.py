@@ -37,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "tests" / "workers" / "smoke.py"
 README = ROOT / "README.md"
 TYPED = ROOT / "tests" / "workers" / "typed_program.py"
+TYPED_EXAMPLES = ["workers.py", "exactly_once_worker.py", "exclusive_readers.py"]
 OTHERS = [version for version in ("3.11", "3.12", "3.13", "3.14") if version != f"3.{sys.version_info.minor}"]
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 
@@ -146,6 +147,7 @@ def test_the_wheel_works_in_an_empty_environment(installed: Path, tmp_path: Path
     assert found["warnings"] == []
 
 
+@pytest.mark.long
 def test_the_quick_start_works_word_for_word_without_npm_and_compiler(tmp_path: Path) -> None:
     """The README's commands in a clone and an empty environment; then its Python, and its console in a browser."""
     tools, python = tmp_path / "tools", tmp_path / "venv" / "bin" / "python"
@@ -238,21 +240,25 @@ def test_type_checkers_accept_a_users_program_and_reject_wrong_names(
 ) -> None:
     """Both in their strict mode, and against the wheel alone, as a user's editor sees it."""
     (tmp_path / "pyrightconfig.json").write_text('{"typeCheckingMode": "strict"}', encoding="utf-8")
+    right = ["right.py", *TYPED_EXAMPLES]
     shutil.copy(TYPED, tmp_path / "right.py")
+    for name in TYPED_EXAMPLES:
+        shutil.copy(ROOT / "examples" / name, tmp_path)
     (tmp_path / "wrong.py").write_text(MISTYPED, encoding="utf-8")
     command = [sys.executable, *TYPE_CHECKERS[checker], str(installed)]
     # pyright would ask the package index whether there is a newer one.
     environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
-    said = {
-        program: subprocess.run(
-            [*command, program], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+
+    def check(*programs: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, *programs], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-        for program in ("right.py", "wrong.py")
-    }
-    assert said["right.py"].returncode == 0, said["right.py"].stdout + said["right.py"].stderr
-    found = {int(line) for line in re.findall(r"wrong\.py:(\d+)(?::\d+)?(?: -|:) error", said["wrong.py"].stdout)}
+
+    accepted, rejected = check(*right), check("wrong.py")
+    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+    found = {int(line) for line in re.findall(r"wrong\.py:(\d+)(?::\d+)?(?: -|:) error", rejected.stdout)}
     marked = {number for number, line in enumerate(MISTYPED.splitlines(), 1) if line.endswith("# wrong")}
-    assert found == marked, said["wrong.py"].stdout + said["wrong.py"].stderr
+    assert found == marked, rejected.stdout + rejected.stderr
 
 
 @pytest.mark.soak

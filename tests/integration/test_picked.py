@@ -12,9 +12,9 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.picked import Picked, fetch_values
 from fencepost.client.read.ranges import DataLost
-from fencepost.testing.proxy import Proxy
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.integration
 

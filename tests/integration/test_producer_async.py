@@ -14,10 +14,10 @@ import pytest
 import fencepost
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.errors import BufferFull, Closed, ErrorCode, FencepostError, TimedOut
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, DelayedAnswer
 from fencepost.types import Offset, TopicPartition
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
+from tests.support.scripted import Api, DelayedAnswer
 
 pytestmark = pytest.mark.integration
 

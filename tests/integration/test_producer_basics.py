@@ -13,10 +13,10 @@ from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import BufferFull, Closed, ErrorCode, RecordTooLarge, SendFailed, Undelivered
 from fencepost.kernel import partition_for_key
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, DelayedAnswer, Fate
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Api, DelayedAnswer, Fate
 
 pytestmark = pytest.mark.integration
 

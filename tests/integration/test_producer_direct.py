@@ -29,11 +29,11 @@ from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBat
 from fencepost.client.produce.ticket import Settlement, Ticket
 from fencepost.client.producer import Producer
 from fencepost.errors import FencepostError, SendFailed, TimedOut
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, DelayedAnswer, Fate
 from tests.integration.conftest import TestedServer
 from tests.integration.test_producer_basics import read_all
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Api, DelayedAnswer, Fate
 
 pytestmark = pytest.mark.integration
 

@@ -30,10 +30,10 @@ from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import ConfigError, Fenced, FencepostError, SendFailed
 from fencepost.server.coordinators import transactions
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Fate
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Api, Fate
 
 pytestmark = pytest.mark.integration
 

@@ -12,12 +12,12 @@ from fencepost.client.admin import Admin
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, SendFailed
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Fate
 from fencepost.types import Offset, TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.group_offsets import await_offsets
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Api, Fate
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 import fencepost
-from fencepost.testing.proxy import Proxy
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.integration
 

@@ -17,12 +17,12 @@ import fencepost
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import Closed, ConfigError, CorruptBatch, ErrorCode, ServerError, TimedOut
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Fate
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.batches import NOW
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Api, Fate
 
 pytestmark = pytest.mark.integration
 

@@ -16,10 +16,10 @@ from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooS
 from fencepost.client.reader import ReadRecord
 from fencepost.core.groups.membership import GroupProtocol
 from fencepost.errors import ConfigError, TimedOut
-from fencepost.testing.proxy import Proxy
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.group_workers import PATIENCE, Worker, read_by, until, working
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.integration
@@ -120,6 +120,20 @@ def test_given_partitions_it_reads_just_these_and_joins_nothing(server: TestedSe
             assert admin.describe_group(wide).members == ()
     with pytest.raises(ConfigError, match="are for members of a group"):
         Reader(server.address, TopicPartition(wide, 2), group=wide, exclusive=True)
+
+
+@pytest.mark.parametrize(("reset", "rest"), [("latest", 0), ("earliest", 10)])
+def test_by_kafkas_names_given_partitions_go_on_where_the_group_left_off_too(
+    server: TestedServer, wide: str, reset: str, rest: int
+) -> None:
+    """`auto.offset.reset` is for partitions of which nothing is committed."""
+    write(server, wide, 40, 4)
+    with Reader(server.address, TopicPartition(wide, 2), group=wide) as reader:
+        reader.commit({TopicPartition(wide, 2): 7})
+    config = {"bootstrap.servers": server.address, "group.id": wide, "auto.offset.reset": reset}
+    both = [TopicPartition(wide, 2), TopicPartition(wide, 3)]
+    with Reader.from_config(config, both, stop="latest") as reader:
+        assert Counter(record.partition for record in reader) == +Counter({2: 3, 3: rest})
 
 
 def test_positions_can_be_moved_and_partitions_paused(server: TestedServer, wide: str) -> None:

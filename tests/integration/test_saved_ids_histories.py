@@ -16,9 +16,9 @@ import pytest
 
 from fencepost import Admin, Fenced, FencepostError, Producer, ProducerIds, Reader, SendFailed
 from fencepost.client.admin import HIGH_WATERMARK
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Api, Fate
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
+from tests.support.scripted import Api, Fate
 
 pytestmark = pytest.mark.integration
 

@@ -108,7 +108,7 @@ def test_a_task_does_not_hold_what_the_stage_has_not_taken_yet(server: TestedSer
         held = []
         for _ in range(16):
             stage.put(0, batch)
-            held.append(stage.unsettled_bytes)
+            held.append(stage.producer.stats().bytes)
         assert len({each.content for each in stage.finish() if isinstance(each.content, Staged)}) == 16
     assert max(held) < 17 << 20
 

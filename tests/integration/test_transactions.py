@@ -278,11 +278,19 @@ def test_an_init_with_the_present_epoch_aborts_ones_own_open_transaction(
 
 @pytest.mark.parametrize(("version", "code"), [(9, NOT_NOW), (10, NOT_NOW), (11, ErrorCode.TRANSACTION_ABORTABLE)])
 def test_a_write_outside_the_transactions_partitions_is_refused(
-    client: TransactionClient, producer: TransactionalProducer, topic: str, version: int, code: ErrorCode
+    server: TestedServer,
+    client: TransactionClient,
+    producer: TransactionalProducer,
+    topic: str,
+    version: int,
+    code: ErrorCode,
 ) -> None:
-    assert client.write(producer, topic, [b"none open"], version=version).error is code
+    # Kafka asks the coordinator about the producers of several requests at once, and answers all of them as the first
+    # one's version demands. Other tests use the broker at the same time.
+    refusals = {code} if server.name == "fencepost" else {NOT_NOW, ErrorCode.TRANSACTION_ABORTABLE}
+    assert client.write(producer, topic, [b"none open"], version=version).error in refusals
     client.add(producer, {topic: [0]})
-    assert client.write(producer, topic, [b"not added"], partition=1, version=version).error is code
+    assert client.write(producer, topic, [b"not added"], partition=1, version=version).error in refusals
     assert client.end_offset(topic, 1) == 0
 
 

@@ -30,6 +30,7 @@ def program(name: str, servers: str) -> str:
     return f"servers = {servers!r}\n" + text.replace('stop="latest")', 'stop="latest", partition_bytes=1)')
 
 
+@pytest.mark.every_run("fencepost")
 def test_a_killed_transformer_goes_on_exactly_once(server: TestedServer, name: str, tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")

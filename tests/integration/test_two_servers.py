@@ -11,7 +11,7 @@ import fencepost
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-RECORDS = 15_000
+RECORDS = 3_000
 
 
 def test_each_server_gets_the_records_that_were_sent_to_it() -> None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fencepost.core.micro_batch import (
     Announce,
+    BatchOutcome,
     CalledTwice,
     Commit,
     Compare,
@@ -27,7 +28,6 @@ from fencepost.core.micro_batch import (
     Freeze,
     Look,
     Origin,
-    Outcome,
     Peek,
     Progress,
     Publish,
@@ -164,7 +164,7 @@ class Driver:
     """The rows that Spark's state has seen."""
     frozen: int | None = None
     ended: str = ""
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[BatchOutcome] = field(default_factory=list)
 
     def run(self) -> Iterator[str]:
         """Yields before every effect, the effect's name; is sent what becomes of it: ok, lost request, lost answer."""

@@ -15,8 +15,9 @@ import pytest
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import ErrorCode, Fenced
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import (
+from tests.support.clock import HandWoundClock
+from tests.support.promise import check
+from tests.support.scripted import (
     Api,
     DelayedAnswer,
     ErrorAnswer,
@@ -26,7 +27,6 @@ from fencepost.testing.scripted import (
     ScriptedCluster,
     ScriptedRequest,
 )
-from tests.support.promise import check
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.model

@@ -17,10 +17,10 @@ from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.producers.window import BUSY
 from fencepost.errors import ErrorCode
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
+from tests.support.clock import HandWoundClock
 from tests.support.examples import examples
 from tests.support.promise import check
+from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.model

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.recollection import Fence, Known, Recollection, SavedPlace, Taken
+from fencepost.core.producers.recollection import Known, PartitionFence, Recollection, SavedPlace, Taken
 from fencepost.types import Epoch, Offset, Pid, Sequence
 from tests.support.examples import examples
 
@@ -269,7 +269,7 @@ class Run:
         if p.stale is not None and world.rnd.random() < 0.5:
             log, until = p.stale
         log = list(log)
-        found = self.read(place, log, until, start, Fence(marker, self.identity, Offset(end)), remembered)
+        found = self.read(place, log, until, start, PartitionFence(marker, self.identity, Offset(end)), remembered)
         if found is None:
             yield from self.open(n)
             return
@@ -296,7 +296,7 @@ class Run:
         log: list[Batch],
         end: int,
         start: int,
-        fence: Fence,
+        fence: PartitionFence,
         remembered: dict[Pid, tuple[int, int]],
     ) -> list[Known] | None:
         off = self.off

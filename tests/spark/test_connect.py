@@ -47,7 +47,7 @@ spark.stop()
 """
 
 
-@pytest.mark.every_run("fencepost")
+@pytest.mark.long
 def test_a_job_and_a_stream_over_connect_are_written_once(servers: str, name: str, tmp_path: Path) -> None:
     """PIPE-2: the server side imports `pyspark_fencepost` by itself."""
     with Admin(servers) as admin:

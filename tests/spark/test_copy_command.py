@@ -127,7 +127,7 @@ def test_a_copy_between_two_servers_killed_and_resumed_differs_in_no_record(
         killed_and_resumed(source.address, target.address, name, count, tmp_path)
 
 
-@pytest.mark.every_run("to Kafka")
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.parametrize("direction", ["to Kafka", "from Kafka"])
 def test_a_copy_to_or_from_apache_kafka_killed_and_resumed_differs_in_no_record(

@@ -24,12 +24,12 @@ from fencepost import Admin
 from fencepost.spark.jobs import write
 from fencepost.spark.sink import Sink
 from fencepost.spark.source import register
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Fate
 from tests.conftest import without_tool
 from tests.support.away import AwayServer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.proxy import Proxy
+from tests.support.scripted import Fate
 from tests.support.spark import ROOT
 from tests.support.spark_drivers import STEPS, Drivers
 
@@ -81,6 +81,7 @@ def test_a_driver_killed_between_every_two_steps_in_turn(servers: str, drivers: 
     assert_each_once(servers, drivers.common["target"])
 
 
+@pytest.mark.long
 def test_a_paused_driver_woken_inside_its_successors_batch_is_fenced_harmlessly(
     everywhere: str, spark: SparkSession, name: str, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 ABOUT_SPARK = [page for page in PAGES if any(each.is_executed and each.needs_spark for each in blocks(page))]
 
 
+@pytest.mark.every_run("README.md", "docs/moving-a-spark-job.md", "docs/spark-format.md", "docs/spark.md")
 @pytest.mark.parametrize("page", ABOUT_SPARK, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_spark_code_of_the_page_runs(
     page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

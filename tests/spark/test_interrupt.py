@@ -95,6 +95,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         command.kill()
 
 
+@pytest.mark.long
 def test_a_copy_that_follows_ends_when_it_is_interrupted(begin: Callable[..., Command], ours: str, name: str) -> None:
     """PIPE-3: and goes on until then, also if the topic gets a partition."""
     with fencepost.Producer(ours) as producer:

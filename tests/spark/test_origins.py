@@ -86,7 +86,7 @@ def sinks_of(name: str) -> Iterator[Callable[[str], Sinks]]:
         sinks.close()
 
 
-@pytest.mark.every_run("fencepost")
+@pytest.mark.long
 def test_a_checkpoint_from_before_the_last_batch_is_refused_or_adopted_losslessly(
     spark: SparkSession, servers: str, name: str, sinks_of: Callable[[str], Sinks], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.kernel import encode_batch
-from fencepost.spark.permissions import try_name, try_read, try_write
+from fencepost.spark.readiness import try_name, try_read, try_write
 from fencepost.types import TopicPartition
 from tests.support.committed import committed_values
 

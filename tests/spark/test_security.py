@@ -96,7 +96,7 @@ def rows(spark: SparkSession, count: int) -> DataFrame:
     return spark.range(0, count, 1, 2).selectExpr("cast(id as string) key", "cast(id as string) value")
 
 
-@pytest.mark.every_run("SCRAM by JAAS")
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["PLAIN by JAAS", "SCRAM by JAAS", "mutual TLS"])
 def test_source_and_sink_get_in_by_the_options_of_sparks_connector(
     spark: SparkSession, broker: KafkaBroker, certificates: Certificates, name: str, tmp_path: Path, way: str

@@ -120,7 +120,7 @@ def test_a_stateful_batch_that_is_recomputed_with_other_rows_is_not_skipped(
     assert numbers(servers, f"{name}-out") == Counter(range(COUNT))
 
 
-@pytest.mark.every_run("foreachBatch")
+@pytest.mark.long
 def test_a_stateful_batch_with_other_rows_is_skipped_or_written_if_the_user_says_so(
     spark: SparkSession,
     ours: str,
@@ -207,6 +207,7 @@ def await_created(servers: str, topic: str) -> None:
             return
 
 
+@pytest.mark.long
 def test_a_jump_in_batch_numbers_is_refused_by_format_and_warned_of_by_foreachbatch(
     spark: SparkSession, ours: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -59,7 +59,7 @@ if "python_streaming_source_runner" in sys.orig_argv[-1]:
 """Spark waits for ten seconds, which are fixed in its code, for the process of a stream's source."""
 
 
-@pytest.mark.every_run("session first")
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "said"), [(JOB, "rows 10 3 check True"), (SESSION_FIRST, "rows 10")], ids=["job", "session first"]
 )
@@ -102,6 +102,7 @@ def test_fencepost_python_is_otherwise_this_python() -> None:
     assert said.stdout.split() == [sys.executable, "-c", "-m", "x"]
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("default")
 def test_the_workers_of_tests_start_quickly(spark: SparkSession) -> None:
     """They import PySpark from where it is compiled, and fencepost is there before the fork.

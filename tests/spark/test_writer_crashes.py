@@ -36,6 +36,7 @@ def start(df: DataFrame, servers: str, checkpoint: Path, **options: Any) -> Stre
     return writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
+@pytest.mark.long
 def test_an_executor_killed_in_the_middle_of_a_task_whose_rows_differ(
     everywhere: str, name: str, tmp_path: Path
 ) -> None:

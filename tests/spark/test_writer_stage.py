@@ -83,7 +83,7 @@ def test_tasks_with_little_and_with_much_keep_the_order_of_the_rows(
         assert not [each for each in admin.topics(internal=True) if each.name == f"{TOPIC_PREFIX}job.{name}"]
 
 
-@pytest.mark.every_run("fencepost")
+@pytest.mark.long
 def test_a_stage_that_is_gone_fails_the_batch_and_skips_nothing(
     spark: SparkSession, servers: str, name: str, tmp_path: Path
 ) -> None:

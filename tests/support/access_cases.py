@@ -546,6 +546,17 @@ CASES: Final[Mapping[str, Case]] = {
         (NO_CLUSTER,),
         ((CLUSTER, Operation.DESCRIBE),),
     ),
+    "UpdateFeatures": Case(
+        57,
+        1,
+        lambda n: {
+            "timeout": 10_000,
+            "feature_updates": [{"feature": "f", "max_version_level": 1, "upgrade_type": 1}],
+            "validate_only": False,
+        },
+        (NO_CLUSTER,),
+        ((CLUSTER, Operation.ALTER),),
+    ),
     "ListPartitionReassignments": Case(
         46, 0, lambda n: {"timeout": 10_000, "topics": None}, (NO_CLUSTER,), ((CLUSTER, Operation.DESCRIBE),)
     ),

@@ -21,6 +21,10 @@ from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
 from tests.workers.bystander import Bystander, Seen
 
 _PROPERTY: Final = "attack"
+TURN: Final = "turn of "
+"""Begins the names of rows about one turn of the loop, of which there is one for each list of an API."""
+_SHOWN_TURNS: Final = 10
+"""The longest ones; `make hostile` shows all."""
 MIB: Final = 1024 * 1024
 MOST_MEMORY: Final = 1024 * MIB
 """Of the server's process, at its peak."""
@@ -154,8 +158,15 @@ class Table:
         terminalreporter.write_line(
             f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'CPU':>8} {'peak':>10}"
         )
-        for row in self._rows:
+        rows, left_out = self._rows, 0
+        if not terminalreporter.config.getoption("long_attacks"):
+            turns = sorted((row for row in rows if row.attack.startswith(TURN)), key=lambda row: -row.longest)
+            left_out = len(turns[_SHOWN_TURNS:])
+            rows = [row for row in rows if not row.attack.startswith(TURN)] + turns[:_SHOWN_TURNS]
+        for row in rows:
             terminalreporter.write_line(
                 f"{row.attack:<60} {row.longest * 1000:>9.0f} ms {row.answers:>8} {row.seconds:>6.1f} s "
                 f"{row.cpu:>6.1f} s {row.peak / MIB:>6.0f} MiB"
             )
+        if left_out:
+            terminalreporter.write_line(f"{TURN}…: {left_out} shorter ones")

@@ -15,8 +15,8 @@ from fencepost.server.net.listener import Listener
 from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.net.session import Session
 from fencepost.server.settings import ServerConfig
-from fencepost.testing.clock import HandWoundClock
 from fencepost.wire import messages
+from tests.support.clock import HandWoundClock
 
 B = TypeVar("B", bound="BrokerBed")
 

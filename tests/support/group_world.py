@@ -27,13 +27,29 @@ from fencepost.core.groups.classic_member import (
     ClassicSynced,
     CountPartitions,
 )
-from fencepost.core.groups.classic_messages import Answer, GroupSettings, Join, JoinResult, Leave, Sync, SyncResult
+from fencepost.core.groups.classic_messages import (
+    Answer,
+    Effect,
+    GroupSettings,
+    Join,
+    JoinResult,
+    Leave,
+    Sync,
+    SyncResult,
+)
 from fencepost.core.groups.consumer_member import ConsumerAnswer, ConsumerBeat
 from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
 from fencepost.core.groups.kip848 import ConsumerGroup
-from fencepost.core.groups.kip848_messages import ConsumerGroupSettings, ExistingTopics, Heartbeat, TopicInfo
+from fencepost.core.groups.kip848_messages import (
+    ConsumerGroupSettings,
+    ExistingTopics,
+    Heartbeat,
+    HeartbeatResult,
+    TopicInfo,
+)
 from fencepost.core.groups.member_settings import MemberSettings
 from fencepost.core.groups.membership import Ask, GroupProtocol, Identity, Membership
+from fencepost.core.groups.migration import downgrade, heartbeat_of, upgrade
 from fencepost.errors import ErrorCode, TooSlow
 from fencepost.types import TopicPartition
 
@@ -346,8 +362,7 @@ class World:
         return False
 
     def _tick(self) -> None:
-        self.consumer.tick(self._ms)
-        self._deliver(self.classic.tick(self._ms))
+        self.tick()
         for transaction in self.pending:
             if transaction.decided is None and self.now >= transaction.ends_at:
                 self.end(transaction, commit=False)
@@ -367,6 +382,14 @@ class World:
 
     def add_partition(self) -> None:
         self.partitions += 1
+
+    @property
+    def notices_partitions(self) -> bool:
+        return self.protocol == "consumer"
+
+    @property
+    def topics(self) -> ExistingTopics:
+        return ExistingTopics(self.partitions, {TOPIC: TopicInfo(TOPIC_ID, self.partitions)})
 
     # --- the network ---
 
@@ -402,7 +425,6 @@ class World:
     def _serve(self, ask: Ask, answer: Callable[[Any], None]) -> None:
         match ask:
             case ConsumerBeat():
-                topics = ExistingTopics(self.partitions, {TOPIC: TopicInfo(TOPIC_ID, self.partitions)})
                 owned = None if ask.owned is None else frozenset(PartitionId(TOPIC_ID, p.partition) for p in ask.owned)
                 timeout = -1 if ask.rebalance_timeout is None else int(ask.rebalance_timeout * 1000)
                 request = Heartbeat(
@@ -413,7 +435,7 @@ class World:
                     topic_names=ask.topics,
                     owned=owned,
                 )
-                result = self.consumer.heartbeat(self._ms, request, topics)
+                result = self.beat(request)
                 assigned = result.assignment
                 named = (
                     None if assigned is None else frozenset(TopicPartition(TOPIC, each.partition) for each in assigned)
@@ -428,21 +450,57 @@ class World:
                     ask.protocols,
                     ask.instance_id,
                 )
-                self._park(lambda handle: self.classic.join(self._ms, join, handle), lambda told: answer(_joined(told)))
+                self._park(lambda handle: self.join(join, handle), lambda told: answer(_joined(told)))
             case ClassicSync():
                 sync = Sync(ask.member_id, ask.generation, ask.instance_id, "consumer", ask.protocol, ask.assignments)
                 self._park(
-                    lambda handle: self.classic.sync(self._ms, sync, handle),
+                    lambda handle: self.sync(sync, handle),
                     lambda told: answer(ClassicSynced(told.error, told.assignment)),
                 )
             case ClassicBeat():
-                answer(self.classic.heartbeat(self._ms, ask.member_id, ask.generation, ask.instance_id))
+                answer(self.classic_beat(ask))
             case ClassicLeave():
-                _, effects = self.classic.leave(self._ms, [Leave(ask.member_id, ask.instance_id)])
-                self._deliver(effects)
+                self.leave(Leave(ask.member_id, ask.instance_id))
                 answer(ErrorCode.NONE)
             case CountPartitions():
                 answer({TOPIC: self.partitions})
+
+    # --- the coordinator; a world in which groups change their protocol has another ---
+
+    def beat(self, request: Heartbeat) -> HeartbeatResult:
+        return self.consumer.heartbeat(self._ms, request, self.topics)
+
+    def join(self, request: Join, handle: int) -> list[Effect]:
+        return self.classic.join(self._ms, request, handle)
+
+    def sync(self, request: Sync, handle: int) -> list[Effect]:
+        return self.classic.sync(self._ms, request, handle)
+
+    def classic_beat(self, ask: ClassicBeat) -> ErrorCode:
+        return self.classic.heartbeat(self._ms, ask.member_id, ask.generation, ask.instance_id)
+
+    def leave(self, who: Leave) -> None:
+        _, effects = self.classic.leave(self._ms, [who])
+        self._deliver(effects)
+
+    def tick(self) -> None:
+        self.consumer.tick(self._ms)
+        self._deliver(self.classic.tick(self._ms))
+
+    def check_commit(self, who: Identity, partitions: list[PartitionId], *, transactional: bool) -> ErrorCode:
+        if self.protocol == "consumer":
+            return _check(self.consumer, who, partitions)
+        return self.classic.check_commit(
+            self._ms, who.member_id, who.epoch, who.instance_id, transactional=transactional
+        )
+
+    def holder(self, partition: TopicPartition) -> str | None:
+        """Return the id of the member that holds it, if the coordinator knows."""
+        if self.protocol != "consumer":
+            return None
+        return self.consumer._holders.get(PartitionId(TOPIC_ID, partition.partition), "nobody")
+
+    # --- parked requests ---
 
     def _park(self, call: Callable[[int], Any], answer: Callable[[Any], None]) -> None:
         handle = next(self._handles)
@@ -457,14 +515,8 @@ class World:
     def _check(self, who: Identity, partitions: Iterable[TopicPartition], *, transactional: bool) -> ErrorCode:
         if self.fault == "epoch ignored at commit":
             return ErrorCode.NONE
-        if self.protocol == "consumer":
-            held = [PartitionId(TOPIC_ID, each.partition) for each in partitions]
-            stale = self.consumer.stale_commits(who.member_id, who.epoch, held)
-            code = self.consumer.check_commit(who.member_id, who.epoch)
-            return ErrorCode.STALE_MEMBER_EPOCH if stale and code is ErrorCode.NONE else code
-        return self.classic.check_commit(
-            self._ms, who.member_id, who.epoch, who.instance_id, transactional=transactional
-        )
+        held = [PartitionId(TOPIC_ID, each.partition) for each in partitions]
+        return self.check_commit(who, held, transactional=transactional)
 
     def commit(self, player: Player, offsets: dict[TopicPartition, int], then: Callable[[bool], None]) -> None:
         """OffsetCommit, repeated for as long as the member may still be one."""
@@ -553,10 +605,15 @@ class World:
         if number < self.handed.get(partition, 0):
             raise Violation(f"{player.name} handed out {partition} after a later holder did")
         self.handed[partition] = number
-        if self.protocol == "consumer":
-            holder = self.consumer._holders.get(PartitionId(TOPIC_ID, partition.partition))
-            if holder != player.membership.identity.member_id:
-                raise Violation(f"{player.name} handed out {partition}, which belongs to {holder}")
+        holder = self.holder(partition)
+        if holder not in (None, player.membership.identity.member_id):
+            raise Violation(f"{player.name} handed out {partition}, which belongs to {holder}")
+
+
+def _check(group: ConsumerGroup, who: Identity, partitions: list[PartitionId]) -> ErrorCode:
+    stale = group.stale_commits(who.member_id, who.epoch, partitions)
+    code = group.check_commit(who.member_id, who.epoch)
+    return ErrorCode.STALE_MEMBER_EPOCH if stale and code is ErrorCode.NONE else code
 
 
 def _joined(told: JoinResult | SyncResult) -> ClassicJoined:
@@ -567,9 +624,107 @@ def _joined(told: JoinResult | SyncResult) -> ClassicJoined:
     )
 
 
-def live(seed: int, fault: str | None = None, steps: int = 40) -> World:
+class RollingWorld(World):
+    """A group whose members use both protocols, and which changes its own with them."""
+
+    def __init__(self, seed: int, fault: str | None = None) -> None:
+        super().__init__(seed, fault)
+        self.kinds: list[GroupProtocol] = ["consumer", self.random.choice(["cooperative", "eager"])]
+        self.group: Group | ConsumerGroup = self.classic
+        self.changes = 0
+        """How often the group has changed its protocol."""
+
+    def add(self) -> Player:
+        self.protocol = self.random.choice(self.kinds)
+        return super().add()
+
+    @property
+    def notices_partitions(self) -> bool:
+        return isinstance(self.group, ConsumerGroup)
+
+    def beat(self, request: Heartbeat) -> HeartbeatResult:
+        group = self.group
+        if isinstance(group, Group):
+            if request.member_epoch:
+                return HeartbeatResult(ErrorCode.UNKNOWN_MEMBER_ID)
+            upgraded = (
+                ConsumerGroup("g", self.consumer.settings, group.generation, group.generation)
+                if group.is_empty
+                else upgrade("g", group.record(), self.consumer.settings, self.topics, self._ms)
+            )
+            assert upgraded is not None
+            result = upgraded.heartbeat(self._ms, request, self.topics)
+            if result.error is ErrorCode.NONE:
+                self.group = upgraded
+                self.changes += 1
+                self._deliver(group.close(ErrorCode.REBALANCE_IN_PROGRESS))
+            return result
+        result = group.heartbeat(self._ms, request, self.topics)
+        self._look_at(group)
+        return result
+
+    def join(self, request: Join, handle: int) -> list[Effect]:
+        group = self.group
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            member_id = request.member_id or f"new-{handle}"
+            if not request.member_id and request.instance_id is None:
+                return [Answer(handle, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))]
+            asks = heartbeat_of(request, member_id, self.classic.settings, self.topics)
+            result = group.join(self._ms, request, asks, self.topics)
+            self._look_at(group, has_joined=True)
+            return [Answer(handle, result)]
+        if isinstance(group, ConsumerGroup):
+            group = self.group = Group("g", self.classic.settings, self.classic.new_id, generation=group.epoch)
+        return group.join(self._ms, request, handle)
+
+    def sync(self, request: Sync, handle: int) -> list[Effect]:
+        if isinstance(self.group, ConsumerGroup):
+            return [Answer(handle, self.group.sync(self._ms, request))]
+        return self.group.sync(self._ms, request, handle)
+
+    def classic_beat(self, ask: ClassicBeat) -> ErrorCode:
+        if isinstance(self.group, ConsumerGroup):
+            return self.group.beat(self._ms, ask.member_id, ask.generation, ask.instance_id)
+        return self.group.heartbeat(self._ms, ask.member_id, ask.generation, ask.instance_id)
+
+    def leave(self, who: Leave) -> None:
+        if isinstance(self.group, ConsumerGroup):
+            self.group.leave([who])
+            self._look_at(self.group)
+        else:
+            _, effects = self.group.leave(self._ms, [who])
+            self._deliver(effects)
+
+    def tick(self) -> None:
+        if isinstance(self.group, ConsumerGroup):
+            self.group.tick(self._ms)
+            self._look_at(self.group)
+        else:
+            self._deliver(self.group.tick(self._ms))
+
+    def _look_at(self, group: ConsumerGroup, *, has_joined: bool = False) -> None:
+        if group.has_become_classic:
+            self.changes += 1
+            self.group, effects = downgrade(
+                group, self.classic.settings, self.classic.new_id, self.topics, self._ms, has_joined=has_joined
+            )
+            self._deliver(effects)
+        group.take_changes()
+
+    def check_commit(self, who: Identity, partitions: list[PartitionId], *, transactional: bool) -> ErrorCode:
+        if isinstance(self.group, ConsumerGroup):
+            return _check(self.group, who, partitions)
+        return self.group.check_commit(self._ms, who.member_id, who.epoch, who.instance_id, transactional=transactional)
+
+    def holder(self, partition: TopicPartition) -> str | None:
+        if not isinstance(self.group, ConsumerGroup):
+            return None
+        return self.group._holders.get(PartitionId(TOPIC_ID, partition.partition), "nobody")
+
+
+def live(seed: int, fault: str | None = None, steps: int = 40, kind: type[World] = World) -> World:
     """Play one random life of a group, then let everything heal. Raise Violation if a promise is broken."""
-    world = World(seed, fault)
+    world = kind(seed, fault)
     choose = world.random
     if choose.random() < 0.5:
         world.losses = choose.choice([0.02, 0.2])
@@ -627,7 +782,7 @@ def _heal(world: World) -> None:
     world.run(30.0)
     wanted = {TopicPartition(TOPIC, index) for index in range(world.partitions)}
     read = {partition for partition, number in world.handed.items() if number}
-    if world.protocol != "consumer":
+    if not world.notices_partitions:
         wanted = {each for each in wanted if each in read or each.partition == 0}  # nobody tells classic members
     if read != wanted:
         raise Violation(f"nobody reads {sorted(wanted - read)}")

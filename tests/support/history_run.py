@@ -18,13 +18,13 @@ from typing import Final
 
 from fencepost.errors import ErrorCode
 from fencepost.testing.history import History, Recorder, Report, check
-from fencepost.testing.proxy import Proxy
-from fencepost.testing.scripted import Fate, Script
 from fencepost.types import Offset, TopicPartition
 from tests.support.batches import batch
 from tests.support.crash import ServerProcess
 from tests.support.process import Child
+from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
+from tests.support.scripted import Fate, Script
 from tests.support.transactions import TransactionClient
 from tests.workers.history_worker import GROUP, OUT_PARTITIONS
 

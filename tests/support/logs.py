@@ -11,8 +11,8 @@ from fencepost.kernel.header import BatchHeader
 from fencepost.log.config import LogConfig
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
-from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset
+from tests.support.files import FailingFiles
 
 NOW = 1_700_000_000_000
 """When everything happens, unless a test says otherwise."""

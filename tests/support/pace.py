@@ -1,9 +1,8 @@
-"""How long the suite takes: the order in which xdist hands out the files, and a table of the slowest ones.
+"""How long the suite takes: how xdist hands out the files, and a table of the slowest ones.
 
-With `--dist loadfile` a worker takes the next file when it is nearly through with its own. The long ones come first, so
-that none is left for the end, when the other workers have nothing to do. Files that start Spark keep both cores busy
-and the others mostly wait, so the two kinds alternate; the first one of Spark makes the archive of classes that all of
-them use.
+A worker takes the next file when it is nearly through with its own. The long ones come first, so that none is left for
+the end, when the other workers have nothing to do. The files of Spark are two shares, each with one session for all of
+its tests: every further session would cost a JVM and the time until it is warm.
 """
 
 from __future__ import annotations
@@ -15,58 +14,44 @@ from typing import Final
 
 import psutil
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST: Final = (
-    "tests/spark/test_writer_kills.py",
+    "tests/spark/",
     "tests/fault/test_use_cases.py",
-    "tests/spark/test_crashes.py",
     "tests/integration/test_demo.py",
-    "tests/spark/test_origins.py",
+    "tests/integration/test_packaging.py",
+    "tests/compat/test_spark_sources.py",
     "tests/fault/test_cluster.py",
-    "tests/spark/test_windows.py",
     "tests/fault/test_crash.py",
-    "tests/spark/test_examples.py",
-    "tests/fault/test_maintenance_faults.py",
-    "tests/spark/test_platform.py",
     "tests/compat/test_spark_connector.py",
-    "tests/spark/test_sink.py",
-    "tests/fault/test_torn_transactions.py",
-    "tests/spark/test_writer_crashes.py",
     "tests/compat/test_secured_clients.py",
-    "tests/spark/test_ways_in.py",
-    "tests/fault/test_own_as_flock.py",
-    "tests/spark/test_writer_jobs.py",
-    "tests/integration/test_docs.py",
-    "tests/spark/test_connect.py",
-    "tests/compat/test_groups_java.py",
-    "tests/spark/test_copy_command.py",
-    "tests/compat/test_transactions_java.py",
-    "tests/spark/test_writer_stage.py",
-    "tests/compat/test_java.py",
-    "tests/spark/test_writer.py",
-    "tests/integration/test_cli.py",
-    "tests/spark/test_writer_commits.py",
-    "tests/fault/test_stopped_leader.py",
-    "tests/spark/test_docs.py",
+    "tests/fault/test_torn_transactions.py",
     "tests/fault/test_stopped_node.py",
-    "tests/spark/test_workers.py",
+    "tests/fault/test_stopped_leader.py",
+    "tests/integration/test_reader_groups.py",
+    "tests/fault/test_own_as_flock.py",
+    "tests/integration/test_docs.py",
+    "tests/integration/test_backup.py",
+    "tests/integration/test_migrate_gaps.py",
+    "tests/compat/test_groups_java.py",
+    "tests/integration/test_sasl.py",
+    "tests/fault/test_backup_faults.py",
+    "tests/integration/test_reload.py",
+    "tests/integration/test_cli.py",
     "tests/fault/test_transactions_steps.py",
-    "tests/spark/test_missing_package.py",
+    "tests/fault/test_shared_topic.py",
     "tests/fault/test_lost_broker.py",
-    "tests/spark/test_copy.py",
-    "tests/integration/test_examples.py",
-    "tests/spark/test_security.py",
-    "tests/integration/test_own_cli.py",
-    "tests/spark/test_runner.py",
-    "tests/integration/test_own_kafka.py",
-    "tests/spark/test_interrupt.py",
+    "tests/browser/",
+    "tests/integration/test_unclosed.py",
+    "tests/fault/test_maintenance_faults.py",
+    "tests/hostile/test_answers.py",
+    "tests/model/test_commit_model.py",
     "tests/unit/wire/test_messages.py",
-    "tests/unit/wire/test_hot.py",
-    "tests/unit/kernel/test_batch_fuzz.py",
-    "tests/unit/log/compaction/test_job.py",
 )
-"""More than half a minute each when they were written down. `make test` prints the present ones."""
+"""Files (or folders) of more than half a minute when they were written down. `make test` prints the present ones."""
 
+_SPARK: Final = "tests/spark/test_"
 _SHOWN: Final = 25
 _CPU_PROPERTY: Final = "cpu"
 _CPU_BEFORE: Final = pytest.StashKey[float]()
@@ -75,7 +60,23 @@ _CPU_BEFORE: Final = pytest.StashKey[float]()
 def arrange(items: list[pytest.Item]) -> None:
     """Sort the tests by file, the long files first and the others in the order in which they were found."""
     ranks = {file: rank for rank, file in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(item.nodeid.partition("::")[0], len(ranks)))
+
+    def rank(item: pytest.Item) -> int:
+        file = item.nodeid.partition("::")[0]
+        return ranks.get(file, ranks.get(f"{file.rpartition('/')[0]}/", len(ranks)))
+
+    items.sort(key=rank)
+
+
+class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """A file is one worker's, and the files of Spark are two workers'."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if not file.startswith(_SPARK):
+            return file
+        first_half = file.removeprefix(_SPARK) < "s"
+        return f"Spark, {'first' if first_half else 'second'} half"
 
 
 def _cpu_seconds(item: pytest.Item) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import SendFailed
-from fencepost.testing.scripted import ScriptedCluster
+from tests.support.scripted import ScriptedCluster
 
 
 def check(cluster: ScriptedCluster, topic: str, partition: int, sent: Sequence[tuple[bytes, Ticket]]) -> Counter[str]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _TOKEN = re.compile(r'\s*(?:("(?:[^"\\]|\\.)*")|([A-Za-z_:$][\w:$.]*)|(\d+(?:\.\d+)?[smhd]?)|(=~|!~|!=|==|>=|<=|.))')
-_FUNCTIONS = {"rate", "increase", "delta", "histogram_quantile", "time", "sum", "topk", "label_values"}
+_FUNCTIONS = {"rate", "increase", "delta", "min_over_time", "histogram_quantile", "time", "sum", "topk", "label_values"}
 _WORDS = {"and", "or", "unless", "by"}
 
 
@@ -55,10 +55,10 @@ def read_query(text: str) -> Query:
             assert match is not None
             selectors.append(Selector(match[1], frozenset(re.findall(r"[{,](\w+)=", text))))
         elif re.fullmatch(r"[A-Za-z_:][\w:]*", token):
+            if token in _WORDS:
+                continue
             if following in ("(", "by"):
                 assert token in _FUNCTIONS, f"{token} in {text}: a function that this test does not know"
-                continue
-            if token in _WORDS:
                 continue
             labels: list[str] = []
             if following == "{":

@@ -44,7 +44,7 @@ def session(master: str = "local[2,4]", **conf: str) -> SparkSession:
 
         os.environ["PYSPARK_PYTHON"] = sys.executable
         builder = SparkSession.builder.master(master).appName("fencepost tests")
-        java_options = [CONF[JAVA_OPTIONS], conf.pop(JAVA_OPTIONS, ""), *class_archive.options(_archive())]
+        java_options = [CONF[JAVA_OPTIONS], conf.pop(JAVA_OPTIONS, ""), *archived_classes()]
         for key, value in {**CONF, **conf, JAVA_OPTIONS: " ".join(filter(None, java_options))}.items():
             builder = builder.config(key, value)
         with patch.dict(os.environ, PYTHONPATH=python_path()):  # the JVM hands it on to its workers
@@ -61,9 +61,13 @@ def python_path() -> str:
     return os.pathsep.join([*ours, *(path for path in present if path and path not in ours)])
 
 
-def archived_classes() -> list[str]:
-    """Return the options of a JVM that takes Spark's classes from an archive, which the first caller makes."""
+def archive_classes() -> None:
+    """Make the archive of Spark's classes, unless it is there."""
     class_archive.make(_archive(), _run_a_pipeline)
+
+
+def archived_classes() -> list[str]:
+    """Return the options of a JVM that takes Spark's classes from the archive, if there is one."""
     return class_archive.options(_archive())
 
 

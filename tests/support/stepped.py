@@ -11,8 +11,8 @@ from fencepost.client.produce.sender import Sender
 from fencepost.client.produce.ticket import Ticket
 from fencepost.client.producer import ProducerKeywords
 from fencepost.client.transactions.coordinator import Steps
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
+from tests.support.clock import HandWoundClock
+from tests.support.scripted import ScriptedCluster
 
 
 def cluster(nodes: int = 1, *, knows_own: bool = False, **topics: int) -> ScriptedCluster:

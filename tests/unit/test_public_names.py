@@ -174,6 +174,22 @@ def test_an_unknown_keyword_is_named_with_the_nearest_at_the_call(call: Callable
     assert f"has no setting {hint}" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: fencepost.Processor(NOWHERE, "t"), "Processor needs group: Processor(servers, topics, group=…)"),  # type: ignore[call-arg]
+        (lambda: fencepost.Processor(group="g"), "Processor needs servers and topics: "),  # type: ignore[call-arg]
+        (lambda: fencepost.AsyncProcessor(NOWHERE, "t"), "AsyncProcessor needs group: "),  # type: ignore[call-arg]
+        (lambda: fencepost.Reader(NOWHERE), "Reader needs topics: Reader(servers, topics)"),  # type: ignore[call-arg]
+        (lambda: fencepost.AsyncReader(NOWHERE), "AsyncReader needs topics: "),  # type: ignore[call-arg]
+    ],
+)
+def test_a_missing_argument_is_named_and_the_call_is_shown(call: Callable[[], object], why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert why in str(caught.value)
+
+
 def test_every_client_takes_a_dict_with_kafkas_names() -> None:
     """At an address where nobody listens: that is what is said, and not that a name is unknown."""
     config = {"bootstrap.servers": NOWHERE, "client.id": "me", "request.timeout.ms": 100, "retry.backoff.ms": 10}

@@ -79,7 +79,13 @@ def settings(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def work(order: dict[str, Any]) -> None:
-    with fencepost.Processor(order["servers"], order["source"], **settings(order)) as batches:
+    while True:
+        try:
+            batches = fencepost.Processor(order["servers"], order["source"], **settings(order))
+            break
+        except (fencepost.Unreachable, fencepost.TimedOut) as error:  # cut off while it begins
+            logging.info("not open: %s", error)
+    with batches:
         signal.signal(signal.SIGTERM, lambda *_: batches.end())
         print("ready", flush=True)
         for batch in batches:
@@ -92,7 +98,14 @@ def work(order: dict[str, Any]) -> None:
 
 
 async def work_async(order: dict[str, Any]) -> None:
-    async with fencepost.AsyncProcessor(order["servers"], order["source"], **settings(order)) as batches:
+    while True:
+        batches = fencepost.AsyncProcessor(order["servers"], order["source"], **settings(order))
+        try:
+            await batches.__aenter__()
+            break
+        except (fencepost.Unreachable, fencepost.TimedOut) as error:
+            logging.info("not open: %s", error)
+    try:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, batches.end)
         print("ready", flush=True)
         async for batch in batches:
@@ -102,6 +115,8 @@ async def work_async(order: dict[str, Any]) -> None:
                 if _CHANCE.random() < order["mishaps"]:
                     raise Mishap
                 await asyncio.sleep(_CHANCE.random() * order["work"])
+    finally:
+        await batches.close()
 
 
 if __name__ == "__main__":

@@ -91,6 +91,9 @@ def plain(note: Notes) -> Callable[[], object]:
 
 
 async def on_loop(note: Notes) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)  # as the docs say
     name = TOPIC if WORK == "transaction" else None
     async with fencepost.AsyncProducer(ADDRESS, name=name, **PATIENCE) as producer:
 
@@ -162,7 +165,10 @@ def main() -> None:
     if HOW == "del":
         globals()["last"] = Last(last_words(note))
     if MODE == "asyncio":
-        asyncio.run(on_loop(note))
+        try:
+            asyncio.run(on_loop(note))
+        except asyncio.CancelledError:
+            sys.exit(143)
         return
     work: Any = plain(note)
     print("ready", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 
 import click
 
@@ -31,9 +32,7 @@ def grafana_dashboard() -> None:
     Examples:
       fencepost generate grafana-dashboard > fencepost.json
     """
-    from fencepost.server.metrics.dashboard import make_dashboard
-
-    click.echo(json.dumps(make_dashboard(), indent=2))
+    click.echo(_file("dashboard.json"), nl=False)
 
 
 @generate.command("prometheus-config")
@@ -50,9 +49,24 @@ def prometheus_config(targets: tuple[str, ...], https: bool, user: str | None) -
       fencepost generate prometheus-config > prometheus.yml
       fencepost generate prometheus-config --target logs-1:9644 --https --user prometheus
     """
-    from fencepost.server.metrics import alerts as rules
-
-    click.echo(rules.prometheus_config(targets or (_TARGET,), https=https, user=user))
+    lines = [
+        "global:",
+        "  scrape_interval: 15s",
+        "rule_files:",
+        "  - fencepost-alerts.yml  # fencepost generate alerts > fencepost-alerts.yml",
+        "scrape_configs:",
+        "  - job_name: fencepost",
+    ]
+    if https:
+        lines += ["    scheme: https", "    # tls_config: {ca_file: ca.pem}"]
+    if user is not None:
+        lines += [
+            "    basic_auth:",
+            f"      username: {_text(user)}",
+            "      password_file: fencepost-password  # a user who may DESCRIBE the cluster",
+        ]
+    lines += ["    static_configs:", f"      - targets: [{', '.join(map(_text, targets or (_TARGET,)))}]"]
+    click.echo("\n".join(lines))
 
 
 @generate.command()
@@ -67,6 +81,13 @@ def alerts() -> None:
       fencepost generate alerts > fencepost-alerts.yml
       fencepost generate alerts | promtool check rules
     """
-    from fencepost.server.metrics.alerts import alert_rules
+    click.echo(_file("alerts.yml"), nl=False)
 
-    click.echo(alert_rules())
+
+def _file(name: str) -> str:
+    return files("fencepost.server.metrics").joinpath(name).read_text(encoding="utf-8")
+
+
+def _text(value: str) -> str:
+    """Return a YAML scalar in double quotes, whose escapes are those of JSON."""
+    return json.dumps(value, ensure_ascii=False)

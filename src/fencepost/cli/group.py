@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command, confirm, partitions_option, yes_option
@@ -9,6 +12,9 @@ from fencepost.cli.output import Column, plain, show_json, show_table
 from fencepost.core.groups.resets import EXAMPLE_TIME, ResetKind, ResetTarget, parse_shift, parse_target
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
+
+if TYPE_CHECKING:
+    from fencepost.client.manage.results import GroupMember
 
 
 @click.group()
@@ -59,17 +65,38 @@ def describe(target: ClusterTarget, name: str) -> None:
         return
     at = f"{described.coordinator.host}:{described.coordinator.port}"
     members = f"{len(described.members)} member(s)"
-    click.echo(f"group {name}: {described.state}, {described.kind}, {members}, coordinator {at}")
-    holders = {where: member for member in described.members for where in member.assignment}
+    kind = f"{described.kind} ({described.assignor})" if described.assignor else described.kind
+    click.echo(f"group {name}: {described.state}, {kind}, {members}, coordinator {at}")
+    if described.members:
+        shown = sorted(((_called(member), member) for member in described.members), key=lambda pair: pair[0])
+        show_table(
+            [Column("member"), Column("client"), Column("host"), Column("partitions")],
+            [(called, each.client_id, each.host, _by_topic(each.assignment)) for called, each in shown],
+            empty="",
+        )
+        click.echo()
+    holders = {where: _called(member) for member in described.members for where in member.assignment}
     columns = [Column("topic"), Column("partition", True), Column("committed", True), Column("end", True)]
-    columns += [Column("lag", True), Column("client"), Column("host")]
+    columns += [Column("lag", True), Column("member")]
     rows = []
     for entry in offsets:
         holder = holders.pop(TopicPartition(entry.topic, entry.partition), None)
-        seen = (holder.client_id, holder.host) if holder else (None, None)
-        rows.append((entry.topic, entry.partition, entry.committed, entry.end, entry.lag, *seen))
-    rows += [(*where, None, None, None, member.client_id, member.host) for where, member in sorted(holders.items())]
+        rows.append((entry.topic, entry.partition, entry.committed, entry.end, entry.lag, holder))
+    rows += [(*where, None, None, None, holder) for where, holder in sorted(holders.items())]
     show_table(columns, rows, empty="no committed offsets and no assignments")
+
+
+def _called(member: GroupMember) -> str:
+    """Return the name of a static member; of another one, the id that its client or the coordinator chose."""
+    return member.instance_id or member.member_id
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> str | None:
+    """Return them as `orders 0,1,2; parcels 0`."""
+    topics: dict[str, list[str]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(str(index))
+    return "; ".join(f"{topic} {','.join(indexes)}" for topic, indexes in topics.items()) or None
 
 
 @group.command()

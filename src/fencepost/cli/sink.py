@@ -12,7 +12,6 @@ from fencepost.cli.output import Column, when
 from fencepost.errors import ErrorCode, ServerError
 
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
     from fencepost.client.cluster.settings import ClientSettings
     from fencepost.core.micro_batch import Progress
 
@@ -47,7 +46,7 @@ def list_sinks(target: ClusterTarget) -> None:
         names = [
             t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics(internal=True) if t.name.startswith(TOPIC_PREFIX)
         ]
-        found = {name: _last(settings, admin, name) for name in names}
+        found = {name: _last(settings, name) for name in names}
     columns = [Column("sink"), Column("query"), Column("batch", True), Column("rows", True)]
     columns += [Column("run by"), Column("since")]
     rows = (
@@ -89,7 +88,7 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
     confirm(f"delete the progress of sink {name}, and fence the query that runs it?", yes)
     settings = target.settings()
     with target.admin() as admin, Routes(settings) as routes:
-        progress = _last(settings, admin, name)
+        progress = _last(settings, name)
         # In this order: the open transaction of a running driver is aborted before its record of progress is deleted.
         Transactional(routes, TRANSACTIONAL_ID_PREFIX + name).init(60_000)
         admin.delete_topic(topic)
@@ -98,7 +97,7 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
     target.done(f"reset {name}: it had written {progress or 'nothing yet'}", {"reset": name, "found": progress})
 
 
-def _last(settings: ClientSettings, admin: Admin, name: str) -> Progress | None:
+def _last(settings: ClientSettings, name: str) -> Progress | None:
     from fencepost.client.cluster.routing import Routes
     from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, ProgressTopic
 

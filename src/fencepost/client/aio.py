@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypeVar, Unpack
 
 from fencepost.client.cluster.addresses import Servers
-from fencepost.client.cluster.checks import check_known
+from fencepost.client.cluster.checks import all_given, check_known
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.claim import Claim, OnLost, OwnedRows, OwnKeywords
@@ -253,6 +253,7 @@ class AsyncReader(OnePerProcess):
     ...         print(record.offset, record.value)
     """
 
+    @all_given("AsyncReader")
     def __init__(
         self,
         servers: Servers | ClientSettings,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from fencepost.client.aio import _or_undo
 from fencepost.client.cluster.addresses import Servers
-from fencepost.client.cluster.checks import check_known
+from fencepost.client.cluster.checks import all_given, check_known
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.processor import LOOK, Batch, Output, Processor, ProcessorKeywords, from_config
@@ -111,6 +111,7 @@ class AsyncProcessor(OnePerProcess):
     ...                 out.send("enriched", await enrich(record.value), key=record.key)
     """
 
+    @all_given("AsyncProcessor")
     def __init__(
         self,
         servers: Servers | ClientSettings,

@@ -31,7 +31,7 @@ from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.share.committing import Commits
 from fencepost.client.share.exclusive import Exclusive
 from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
-from fencepost.client.share.lookups import Lookups
+from fencepost.client.share.lookups import Inquirers, Lookups
 from fencepost.client.share.places import Place, Places, committed_offsets
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock, SystemClock
@@ -39,7 +39,7 @@ from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
 from fencepost.core.groups.membership import GroupProtocol, Identity
 from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.core.own.lease import Lease
-from fencepost.errors import Closed, ConfigError, FencepostError, PartitionsLost, TimedOut
+from fencepost.errors import Closed, ConfigError, FencepostError, PartitionsLost, TimedOut, Unreachable
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key
@@ -243,11 +243,17 @@ class Reader(OnePerProcess, Closing):
         self._watch = LeaseWatch(self._lease, clock, self._loss.look)
         self._commits = Commits(self._store)
         self._lookups: Lookups[Found] = Lookups(network.wake, self._settings.retry_backoff, patience)
+        self._inquirers = Inquirers(self._settings)
         self._asked: dict[TopicPartition, int] = {}
         """The newest question for the position of a partition: the answer to an older one would move it back."""
         self._asked_number = _FOLLOWED
         self._member: GroupMember | None = None
         self._exclusive: Exclusive | None = None
+        self._unclaimed: frozenset[TopicPartition] = frozenset()
+        """Assigned to an exclusive reader, and not owned yet: the program does not know them."""
+        self._claim_at = 0.0
+        self._claim_failing_since: float | None = None
+        self._patience = patience
         self._max_age = metadata_max_age
         self._follows = stop is None and any(not isinstance(each, TopicPartition) for each in self._wanted)
         self._look_at = clock.monotonic() + metadata_max_age
@@ -459,8 +465,8 @@ class Reader(OnePerProcess, Closing):
         if left == 0 and not once:
             raise TimedOut(f"no new records within {timeout:g} s")
         if self._member is not None:
-            # The coordinator may be away for too long, or the group may have settled: neither wakes anybody.
-            left = min(left, _LOOK_UP if self._places.stop is None else _LOOK_SOON)
+            # The coordinator may be away for too long, the group may have settled: neither wakes anybody.
+            left = min(left, _LOOK_UP if self._places.stop is None and not self._unclaimed else _LOOK_SOON)
         elif self._follows:
             left = min(left, max(0.0, self._look_at - now))
         self._fetcher.run_once(None if left == float("inf") else left)
@@ -479,7 +485,7 @@ class Reader(OnePerProcess, Closing):
 
     @property
     def _is_done(self) -> bool:
-        if self._places.stop is None or self._lookups.waiting or not self._fetcher.is_done:
+        if self._places.stop is None or self._lookups.waiting or self._unclaimed or not self._fetcher.is_done:
             return False
         if self._member is None:
             return True
@@ -522,26 +528,46 @@ class Reader(OnePerProcess, Closing):
                     case Assigned():
                         self._take_up(member, event.partitions)
             member.raise_error()
+        if self._unclaimed and member is not None and self._clock.monotonic() >= self._claim_at:
+            self._take_up(member, self._unclaimed)
         while (found := self._lookups.take()) is not None:
             self._begin_with(found)
 
     def _take_up(self, member: GroupMember, partitions: frozenset[TopicPartition]) -> None:
         if self._exclusive is not None:
+            self._unclaimed |= partitions
             try:
                 self._tokens |= self._exclusive.claim(partitions, member.check)
             except PartitionsLost:
                 return  # the next event says so
+            except (Unreachable, TimedOut) as error:
+                self._claim_again(error)
+                return
+            self._unclaimed -= partitions
+            self._claim_failing_since = None
         else:
             self._tokens |= dict.fromkeys(partitions, member.epoch)
         self._call("assigned", partitions)
         self._look_up(partitions - self._sought)
         self._sought.clear()
 
+    def _claim_again(self, error: FencepostError) -> None:
+        """Try again soon: the connection has ended, or the server does not answer. Raise Fenced if more was lost."""
+        self._loss.check()
+        now = self._clock.monotonic()
+        if self._claim_failing_since is None:
+            self._claim_failing_since = now
+        if now - self._claim_failing_since >= self._patience:
+            raise error
+        log.debug("claiming %s: %s", _shown(self._unclaimed), error)
+        self._claim_at = now + self._settings.retry_backoff
+
     def _revoke(self, member: GroupMember, event: ToRevoke) -> None:
         """Hand out nothing more of these, let the program commit, then tell the coordinator."""
+        untold = self._untold(event.partitions)
         self._drop(event.partitions)
         try:
-            self._call("revoked", event.partitions)
+            self._call("revoked", event.partitions - untold)
             self._flush_commits()
         finally:
             self._forget(event.partitions)
@@ -549,15 +575,24 @@ class Reader(OnePerProcess, Closing):
             try:
                 if self._exclusive is not None:
                     self._exclusive.release(event.partitions)
+            except (Unreachable, TimedOut) as error:  # it ends with the connection, or with the successor's claim
+                log.debug("releasing %s: %s", _shown(event.partitions), error)
             finally:
                 member.released(event)
 
     def _lost(self, partitions: frozenset[TopicPartition]) -> None:
+        untold = self._untold(partitions)
         self._drop(partitions)
         self._forget(partitions)
         self._forget_tokens(partitions)
         self._commits.forget(partitions)
-        self._call("lost", partitions)
+        self._call("lost", partitions - untold)
+
+    def _untold(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+        """Return which of these the program never heard of, because they were not claimed yet; they need not be now."""
+        untold = self._unclaimed & partitions
+        self._unclaimed -= untold
+        return untold
 
     def _call(self, name: str, partitions: frozenset[TopicPartition]) -> None:
         callback = self._on[name]
@@ -598,7 +633,7 @@ class Reader(OnePerProcess, Closing):
         self._asked.update(dict.fromkeys(partitions, number))
 
         def find() -> Found:
-            with Routes(self._settings) as routes, Admin(self._settings) as admin:
+            with self._inquirers.borrowed() as (routes, admin):
                 return Found(number, self._places.find_in_group(admin, routes, partitions))
 
         self._lookups.ask(find, lambda: not self._closed and any(map(member.may_commit, partitions)))
@@ -873,6 +908,7 @@ class Reader(OnePerProcess, Closing):
                 self._flush_commits()
             self._closed = True
             self._lookups.close()
+            self._inquirers.close()
             if self._member is not None:
                 self._member.close()
             self._watch.close()

@@ -15,7 +15,6 @@ pace.py              backup: how long to pause while others use the disk
 fetch_sessions.py    server: which partitions a client reads, and which of them an answer contains
 topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does
-replication.py       client: how many replicas fencepost's own topics have
 offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
 group_transfer.py    migrate: which committed offsets of a group are set on the target
 search/              server: which records a search of the console finds

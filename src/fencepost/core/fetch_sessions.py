@@ -71,12 +71,6 @@ class FetchSession(Generic[K, R]):
             self.due[key] = None
 
 
-class Full(NamedTuple):
-    """A request that names all its partitions."""
-
-    wants_session: bool
-
-
 class _SessionEntry(NamedTuple, Generic[S]):
     session: S
     owner: Hashable
@@ -107,13 +101,13 @@ class FetchSessions(Generic[S]):
     def __len__(self) -> int:
         return len(self._kept)
 
-    def judge(self, session_id: int, epoch: int, owner: Hashable, now: float, *, by_id: bool) -> Full | S | ErrorCode:
-        """Classify a request by its numbers: a full one, the next of a session, or an error."""
+    def judge(self, session_id: int, epoch: int, owner: Hashable, now: float, *, by_id: bool) -> S | ErrorCode | None:
+        """Classify a request by its numbers: None for one that names all its partitions, its session, or an error."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             kept = self._kept.get(session_id)
             if kept is not None and kept.owner == owner:
                 self.end(session_id)
-            return Full(epoch == INITIAL_EPOCH)
+            return None
         kept = self._kept.get(session_id)
         if kept is None or kept.owner != owner:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND

@@ -317,7 +317,7 @@ class Commit(NamedTuple):
 SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Compare | Freeze | Publish | Commit
 
 
-class Outcome(NamedTuple):
+class BatchOutcome(NamedTuple):
     batch: int
     skipped: bool
     """The batch was already in the log, from an earlier run."""
@@ -377,7 +377,7 @@ class SinkProtocol:
         now_ms: Milliseconds,
         position: str = "",
         origin: Origin = UNKNOWN,
-    ) -> Generator[SinkStep, Any, Outcome]:
+    ) -> Generator[SinkStep, Any, BatchOutcome]:
         """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic.
 
         The progress record gets the manifest's attribute `position`, or else the argument, and its attributes `topics`
@@ -410,12 +410,12 @@ class SinkProtocol:
             if last is not None and last.query == query and last.batch == batch:  # also a batch that was None
                 mine = last.token == self.who.token
                 if mine and failure is not None:
-                    return Outcome(batch, False, attempts, manifest, identity, missing=missing)
+                    return BatchOutcome(batch, False, attempts, manifest, identity, missing=missing)
                 noted = mine and passing_over and last.seen_by(origin.run)
                 if not noted:
                     self._refuse(last, query, wanted, origin)
                 if noted or not origin.run:
-                    return Outcome(batch, True, 0, None, identity, bool(origin.offsets and last.offsets))
+                    return BatchOutcome(batch, True, 0, None, identity, bool(origin.offsets and last.offsets))
                 if difference is None:  # the same sink, in a query that was stopped and started again
                     difference = yield from self._difference(last)
                 if difference:
@@ -441,7 +441,7 @@ class SinkProtocol:
                 failure = error
                 fresh = fresh or error.thaw
             else:
-                return Outcome(batch, False, attempts, manifest, identity, missing=missing)
+                return BatchOutcome(batch, False, attempts, manifest, identity, missing=missing)
 
     def _fence_and_look(
         self, query: str, batch: int | None, origin: Origin

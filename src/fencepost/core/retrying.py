@@ -44,7 +44,7 @@ class Verdict(Enum):
     DEAD = "dead"
 
 
-class Decision(NamedTuple):
+class RetryDecision(NamedTuple):
     verdict: Verdict
     failures: int
     """How often in a row, for the pause before the next attempt."""
@@ -73,7 +73,7 @@ class Retries:
             return Piece(min(stop, suspect.stop), alone=True, dead=suspect.is_dead)
         return Piece(stop, alone=False)
 
-    def failed(self, batch: Mapping[TopicPartition, Extent], at: tuple[TopicPartition, int] | None) -> Decision:
+    def failed(self, batch: Mapping[TopicPartition, Extent], at: tuple[TopicPartition, int] | None) -> RetryDecision:
         """Note that a batch failed. `at`: the record that the caller was working on, if that is known."""
         extents = dict(batch) if at is None else {at[0]: Extent(at[1], at[1] + 1)}
         failures = 1 + max((self._failures_at(name, extent.start) for name, extent in extents.items()), default=0)
@@ -89,7 +89,7 @@ class Retries:
             if at is not None:
                 self._forget(name, batch.get(name, extent))
             self._note(name, extent, failures, halved=is_one and not is_single, dead=verdict is Verdict.DEAD)
-        return Decision(verdict, failures)
+        return RetryDecision(verdict, failures)
 
     def done(self, partition: TopicPartition, position: int) -> None:
         """Note that everything before this offset is committed, or belongs to another member by now."""

@@ -55,12 +55,10 @@ IMPLEMENTATION = "python" if _batches is batch_py else "cython"
 
 BatchBuilder = _batches.BatchBuilder
 encode_batch = _batches.encode_batch
-build_batches = _batches.build_batches
 decode_batch = _batches.decode_batch
 decode_rows = _batches.decode_rows
 room = _batches.room
 unpack = _batches.unpack
-murmur2 = _batches.murmur2
 partition_for_key = _batches.partition_for_key
 ColumnDecoder = _columns.ColumnDecoder
 ColumnSource = _columns.ColumnSource
@@ -105,7 +103,6 @@ __all__ = [
     "Scan",
     "Sifted",
     "Slot",
-    "build_batches",
     "check_batch",
     "checksum",
     "compress",
@@ -116,7 +113,6 @@ __all__ = [
     "encode_marker",
     "find_time",
     "group_rows",
-    "murmur2",
     "partition_for_key",
     "partition_rows",
     "peek_size",

@@ -138,12 +138,6 @@ cdef struct Frozen:
     Py_ssize_t summed_size
 
 
-cdef struct Job:
-    Frozen batch
-    uint8_t* out
-    Py_ssize_t size
-
-
 cdef bint is_native(int codec, object level) except -1:
     """Return whether this module compresses the codec itself, without a library that needs the GIL."""
     return codec == NONE or (codec == LZ4 and (level is None or level < LZ4_FIRST_SLOW_LEVEL))
@@ -718,50 +712,6 @@ def encode_batch(
         base_offset=base_offset,
         control=control,
     )
-
-
-def build_batches(jobs, int codec=0, level=None, *, bint transactional=False):
-    """Build the batches of (builder, pid, epoch, base sequence), in order. With a native codec (none, lz4 at its default
-    level) the GIL is released once for all of them.
-    """
-    cdef list listed = list(jobs)
-    cdef list built = []
-    cdef BatchBuilder builder
-    cdef Py_ssize_t number = len(listed), frozen = 0, i
-    if not is_native(codec, level):
-        for builder, pid, epoch, base_sequence in listed:
-            batch = builder.build(
-                codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional
-            )
-            built.append(batch)
-        return built
-    cdef Job* plan = <Job*> malloc(max(number, 1) * sizeof(Job))
-    if plan == NULL:
-        raise MemoryError
-    try:
-        for builder, pid, epoch, base_sequence in listed:
-            plan[frozen].batch.base_offset = 0
-            plan[frozen].batch.pid = pid
-            plan[frozen].batch.epoch = epoch
-            plan[frozen].batch.base_sequence = base_sequence
-            plan[frozen].batch.attributes = attributes_of(codec, transactional, False)
-            builder.freeze(&plan[frozen].batch)
-            batch = room_for(&plan[frozen].batch)
-            plan[frozen].out = <uint8_t*> PyByteArray_AS_STRING(batch)
-            built.append(batch)
-            builder.lent += 1
-            frozen += 1
-        with nogil:
-            for i in range(number):
-                plan[i].size = write_batch(plan[i].out, &plan[i].batch)
-        for i in range(number):
-            PyByteArray_Resize(built[i], plan[i].size)
-    finally:
-        for i in range(frozen):
-            builder = listed[i][0]
-            builder.lent -= 1
-        free(plan)
-    return built
 
 
 # --- decoding ---

@@ -13,7 +13,7 @@ The functions import pyarrow when they are called: it is large, and users of `se
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -181,16 +181,6 @@ def column_source(batch: pa.RecordBatch) -> kernel.ColumnSource:
             None if headers is None else _header_column(headers),
         )
     )
-
-
-def column_sources(table: pa.Table | pa.RecordBatch) -> Iterator[kernel.ColumnSource]:
-    """Yield a source per chunk of a table."""
-    import pyarrow as pa
-
-    if isinstance(table, pa.RecordBatch):
-        yield column_source(table)
-    else:
-        yield from map(column_source, table.to_batches())
 
 
 def _bytes_column(array: pa.Array, name: str) -> BytesColumn:

@@ -314,20 +314,6 @@ def encode_batch(
     )
 
 
-def build_batches(
-    jobs: Iterable[tuple[BatchBuilder, int, int, int]],
-    codec: int = 0,
-    level: int | None = None,
-    *,
-    transactional: bool = False,
-) -> list[bytearray]:
-    """Build the batches of (builder, pid, epoch, base sequence), in order."""
-    return [
-        builder.build(codec, level, pid=pid, epoch=epoch, base_sequence=base_sequence, transactional=transactional)
-        for builder, pid, epoch, base_sequence in jobs
-    ]
-
-
 # --- decoding ---
 
 

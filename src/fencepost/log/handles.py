@@ -1,4 +1,4 @@
-"""The open files of all logs of a server, with a limit on their number.
+"""The open files of all logs of a server, and the indexes of their sealed segments, with limits on both.
 
 Ten thousand partitions may share a thousand descriptors. A `FileHandle` is a file's name and, while it was recently
 used, its descriptor. Users hold a handle from `acquire` to `release`, and a held handle is not closed: a read that
@@ -8,18 +8,54 @@ opens one file too many cannot close a file that another thread is syncing.
 from __future__ import annotations
 
 import errno
+import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fencepost.log.files import Files
-from fencepost.log.index_cache import IndexCache
+
+if TYPE_CHECKING:
+    from fencepost.log.segment import Segment
+
+
+logger = logging.getLogger(__name__)
 
 DEFAULT_LIMIT: Final = 512
 _CLOSED: Final = -1
+_SECONDS_BETWEEN_WARNINGS: Final = 60.0
 _TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_INDEXES: Final = 16
+"""Indexes of sealed segments in memory, over all logs, so that memory does not grow with the data on disk. They are
+needed when a consumer starts in the past; the index of an active segment is always in memory."""
+
+
+class IndexCache:
+    """Sealed segments whose index is in memory, least recently used first. Any thread may use it."""
+
+    def __init__(self, limit: int = _INDEXES) -> None:
+        self._limit = limit
+        self._segments: OrderedDict[Segment, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def use(self, segment: Segment) -> None:
+        """Note that the segment's index is used, and drop the least recently used one if there are too many. A thread
+        that is using the dropped index keeps its reference."""
+        with self._lock:
+            self._segments[segment] = None
+            self._segments.move_to_end(segment)
+            if len(self._segments) > self._limit:
+                self._segments.popitem(last=False)[0].index = None
+
+    def forget(self, segment: Segment) -> None:
+        with self._lock:
+            self._segments.pop(segment, None)
 
 
 class FileHandle:
@@ -49,6 +85,7 @@ class Handles:
         self.indexes = IndexCache()
         self._open: OrderedDict[FileHandle, None] = OrderedDict()
         self._lock = threading.Lock()
+        self._warn_again_at = 0.0
 
     def __len__(self) -> int:
         """Return the number of open files."""
@@ -113,9 +150,23 @@ class Handles:
         try:
             return self.files.open(path, create=create)
         except OSError as error:
-            if error.errno not in _TOO_MANY or not self._evict(max(1, len(self._open) // 2)):
+            if error.errno not in _TOO_MANY:
+                raise
+            self._warn(error)
+            if not self._evict(max(1, len(self._open) // 2)):
                 raise
             return self.files.open(path, create=create)
+
+    def _warn(self, error: OSError) -> None:
+        if (now := time.monotonic()) < self._warn_again_at:
+            return
+        self._warn_again_at = now + _SECONDS_BETWEEN_WARNINGS
+        logger.warning(
+            "the process may open no more files (%s), of which %d are logs: raise its limit (ulimit -n), or lower "
+            "max_connections",
+            error.strerror,
+            len(self._open),
+        )
 
     def _evict(self, count: int) -> int:
         """Close up to `count` unused handles, oldest first, and return their number. If all are in use, the limit is

@@ -38,7 +38,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.reading import Found, Stretch, read_stretch
+from fencepost.log.reading import FoundBatches, Stretch, read_stretch
 from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, recover
 from fencepost.log.segment import Segment
 from fencepost.log.snapshot_job import SnapshotJob
@@ -590,7 +590,7 @@ class PartitionLog:
                 return [found.data]
         return []
 
-    def _read_segment(self, segments: tuple[Segment, ...], number: int, wanted: _Wanted) -> Found | None:
+    def _read_segment(self, segments: tuple[Segment, ...], number: int, wanted: _Wanted) -> FoundBatches | None:
         segment = segments[number]
         limit = segment.size  # read before `end_offset`; see the module's docstring
         end = segments[number + 1].base_offset if number + 1 < len(segments) else self.end_offset

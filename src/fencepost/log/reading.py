@@ -47,7 +47,7 @@ class Stretch(NamedTuple):
     """Maximum size of the first batch; None: no limit."""
 
 
-class Found(NamedTuple):
+class FoundBatches(NamedTuple):
     data: memoryview
     next_offset: Offset
     next_position: int
@@ -55,7 +55,7 @@ class Found(NamedTuple):
 
 def read_stretch(
     handles: Handles, segment: Segment, stretch: Stretch, *, position: int | None, interval: int, block: bool
-) -> Found | None:
+) -> FoundBatches | None:
     """Return whole batches, or None if this segment has none. `position`: the start of the first batch, if known. Raise
     WouldBlock if not `block` and the disk is needed, and LargeBatch if the first batch is too large."""
     reader = _Reader(handles, segment, interval, block)
@@ -96,7 +96,9 @@ class _Reader:
             raise WouldBlock
         self._segment.index = self._segment.build_index(self._handles, self._interval)
 
-    def read(self, stretch: Stretch, entry: IndexEntry | None, *, known: bool = False) -> tuple[Found | None, bool]:
+    def read(
+        self, stretch: Stretch, entry: IndexEntry | None, *, known: bool = False
+    ) -> tuple[FoundBatches | None, bool]:
         """Read from the position of `entry`; the second value is False if the entry is wrong. `known`: the entry names
         the batch to read, not one before it."""
         position = 0 if entry is None else entry.position
@@ -135,9 +137,9 @@ class _Reader:
                 )
         stop = at + max(stretch.max_bytes, header.size)
         if stretch.limit_offset is not None and position + len(data) == limit and len(data) <= stop:
-            return Found(data[at:], stretch.limit_offset, limit), True
+            return FoundBatches(data[at:], stretch.limit_offset, limit), True
         end, next_offset = self._end(data, at, stop, position, stretch)
-        return Found(data[at:end], next_offset, position + end), True
+        return FoundBatches(data[at:end], next_offset, position + end), True
 
     def _end(self, data: memoryview, at: int, stop: int, position: int, stretch: Stretch) -> tuple[int, Offset]:
         """Return the end of the last whole batch in `data` that ends at or before `stop`, and the next offset."""

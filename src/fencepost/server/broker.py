@@ -16,6 +16,7 @@ from fencepost._version import __version__
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.fetch_sessions import FetchSessions
 from fencepost.core.security.audit_events import Event
+from fencepost.core.zombies import FencedWrites
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
@@ -25,7 +26,6 @@ from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.counters import Counters
 from fencepost.server.descriptors import most_segment_files
-from fencepost.server.fenced_writes import FencedWrites
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
@@ -40,13 +40,12 @@ from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.fetching import FetchContext
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Disk, Partition
-from fencepost.server.storage.producer_limit import ProducerLimit
-from fencepost.server.storage.sink_progress import SinkTails
 from fencepost.server.storage.space import Space, largest
 from fencepost.server.storage.store import Store
 from fencepost.server.storage.syncer import PARALLEL_SYNCS, Syncer
-from fencepost.server.storage.topics import Topic, Topics
+from fencepost.server.storage.topics import ProducerLimit, Topic, Topics
 from fencepost.server.storage.validation import Validation
+from fencepost.server.views.sinks import SinkTails
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -155,6 +154,7 @@ class Broker:
         self.quotas = quotas.Quotas(self.store, self.clock, lambda: self.config.quota_burst_ms / 1000)
         self.answers = AnswerMemory(config.answer_memory)
         self.reading_turns = SharedTurns()
+        self.opening_turns = SharedTurns()
         self.fetch_sessions: FetchSessions[FetchContext] = FetchSessions(
             config.max_fetch_sessions,
             config.max_fetch_session_partitions,

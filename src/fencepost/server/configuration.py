@@ -134,11 +134,6 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def setting_names() -> list[str]:
-    """Return every name that a configuration file may have, with NAME for the name of a listener."""
-    return [".".join(names) for names in _server_fields()] + [f"listeners.NAME.{name}" for name in _listener_fields()]
-
-
 def _variable(names: Names) -> str:
     return ENVIRONMENT_PREFIX + "_".join(names).upper()
 

@@ -67,8 +67,6 @@ class Health:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._troubles: dict[tuple[Chore, str], Trouble] = {}
-        self.uncounted = 0
-        """Failures that were not recorded because of `MAX_TROUBLES`."""
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
@@ -86,7 +84,6 @@ class Health:
         now = self._clock.now_ms()
         known = self._troubles.get(key)
         if known is None and len(self._troubles) >= MAX_TROUBLES:
-            self.uncounted += 1
             return
         if known is None:
             trouble = Trouble(*key, reason, now, now, 1)

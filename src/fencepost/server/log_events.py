@@ -51,6 +51,10 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
         "owner.silent", ("peer", "client_id", "session_ms")
     ),
     "removed member %s of group %s: its session timed out": LogEvent("group.member_expired", ("member", "group")),
+    "group %s uses the classic protocol: its last member of the new one has left": LogEvent(
+        "group.downgraded", ("group",)
+    ),
+    "group %s uses the new protocol: a member of it has joined": LogEvent("group.upgraded", ("group",)),
     "unknown transactional id %r: its producer's pid %d is replaced": LogEvent(
         "transaction.pid_replaced", ("transactional_id", "pid")
     ),
@@ -80,6 +84,8 @@ EVENTS: Final[Mapping[str, LogEvent]] = {
         "retention.removed", ("partition", "segments", "start_offset")
     ),
     # disk
+    "the process may open no more files (%s), of which %d are logs: raise its limit (ulimit -n), or lower "
+    "max_connections": LogEvent("files.exhausted", ("reason", "logs")),
     "cannot open %s: %s": LogEvent("log.open_failed", ("partition", "reason")),
     "cannot close a log cleanly; the next start will recover it: %s": LogEvent("log.close_failed", ("reason",)),
     "cannot sync %s: %s; it accepts no more batches until it is reopened": LogEvent(

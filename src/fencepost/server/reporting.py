@@ -14,12 +14,13 @@ import json
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from fencepost.core.redaction import scrub
 from fencepost.core.repeats import Repeats
-from fencepost.server.last_lines import LAST_LINES, LastLines
 from fencepost.server.line_thread import LineThread
 from fencepost.server.log_events import DROPPED, EVENTS, OTHER_EVENT, fields_of
 
@@ -39,6 +40,31 @@ _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 1
 client id or a group, and must not be able to forge another line."""
 _CONTROL_IN_JSON: Final = {code: f"\\u{code:04x}" for code in (*range(127, 160), 0x2028, 0x2029)}
 """Those of them that JSON itself leaves as they are."""
+
+
+_KEPT_LINES: Final = 500
+"""The last lines stay in memory, for `fencepost debug bundle`."""
+_LONGEST: Final = 2000
+"""Characters of a line, its traceback included."""
+
+
+class LastLines:
+    """A bounded list; the oldest line makes way."""
+
+    def __init__(self) -> None:
+        # Appending and copying are one step each under the interpreter's lock: no other lock is needed.
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def add(self, formatter: logging.Formatter, record: logging.LogRecord) -> None:
+        self._lines.append(formatter.format(record)[:_LONGEST])
+
+    def text(self) -> str:
+        """Return the lines without secrets. Line by line: while a pattern is matched, no other thread can run."""
+        return "".join([f"{scrub(line)}\n" for line in list(self._lines)])
+
+
+LAST_LINES: Final = LastLines()
+"""Of this process; empty unless the process is a server and nothing else (`report_to_stderr`)."""
 
 
 def report_to_stderr(level: int, *, as_json: bool = False) -> None:

@@ -18,7 +18,7 @@ steps out against a cluster. Only the modules here know Spark:
     freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
     digest.py                        a digest of rows, for queries that keep state
     few.py, spool.py                 a few rows, which the driver encodes; frozen batches in files of a local master
-    readiness.py, permissions.py     checks before a job; the permissions that a sink needs
+    readiness.py                     checks before a job, also of the permissions that a sink needs
     tuning.py, workers.py, java.py   Spark's settings, its Python, its Java
     early_connect.py, daemon.py      `fencepost-python`, which connects before it imports; workers that start quickly
     shipping.py                      readers and writers on their way to the workers

@@ -30,7 +30,7 @@ from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, part
 from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.spark.columns import LONG
 from fencepost.spark.digest import RowDigest, digest_text
-from fencepost.spark.spool import Place, SpoolWriter
+from fencepost.spark.spool import SpoolPlace, SpoolWriter
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Manifest:
     up and freeze again."""
     lacks_content: bool = False
     """Rows were longer than expected, and their content is missing here: freeze again."""
-    places: Mapping[TopicPartition, tuple[Place, ...]] | None = None
+    places: Mapping[TopicPartition, tuple[SpoolPlace, ...]] | None = None
     """The places of the encoded batches, if they are in files."""
     digest: str = ""
     """The digest of the rows, for the progress record."""
@@ -502,7 +502,7 @@ def _spooled(frozen: Iterator[Frozen], map_partition: int, small_bytes: int, fol
     import pyarrow as pa
 
     kept: list[Frozen] = []
-    places: list[Place] = []
+    places: list[SpoolPlace] = []
     size = 0
     with SpoolWriter(folder) as file:
         for batch in frozen:
@@ -604,7 +604,7 @@ def manifest_of(rows: list[Any], *, driver_bytes: int, digest: bool = False) -> 
         {where: tuple(row.inline for row in found) for where, found in by_target.items()} if small else None,
         unasked,
         lacks_content,
-        {where: tuple(Place(row.file, row.at) for row in found) for where, found in by_target.items()}
+        {where: tuple(SpoolPlace(row.file, row.at) for row in found) for where, found in by_target.items()}
         if rows and hasattr(rows[0], "file")
         else None,
         digest_text(digests) if digest else "",

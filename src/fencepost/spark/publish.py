@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.first_batches import write_first_batches
-from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import (
+    LeaderChannels,
+    PartitionWriter,
+    SharedTransaction,
+    write_first_batches,
+)
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning
 from fencepost.spark.freeze import Manifest, ManifestEntry, compare
-from fencepost.spark.spool import Place, SpoolReader
+from fencepost.spark.spool import SpoolPlace, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
 
@@ -33,7 +37,7 @@ _NOWHERE: Final = TopicPartition("", -1)
 _COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
-_Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, Place]]]]"
+_Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolPlace]]]]"
 """The target partitions of one task, with their batches in order."""
 
 

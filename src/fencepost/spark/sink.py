@@ -29,7 +29,7 @@ from fencepost.client.produce.options import Compression
 from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.client.transactions.targets import Target, as_dead_letters, describe, reached
-from fencepost.core.micro_batch import UNKNOWN, Origin, Outcome, Progress, topics_text
+from fencepost.core.micro_batch import UNKNOWN, BatchOutcome, Origin, Progress, topics_text
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, publish, tuning
@@ -99,7 +99,7 @@ class BatchReport:
         )
 
 
-def report_of(sink: str, query: str, outcome: Outcome, took: Mapping[str, float]) -> BatchReport:
+def report_of(sink: str, query: str, outcome: BatchOutcome, took: Mapping[str, float]) -> BatchReport:
     """Return the report of a micro-batch whose manifest is a `Manifest`."""
     manifest: Manifest | None = None if outcome.skipped else outcome.manifest
     by = "nobody"

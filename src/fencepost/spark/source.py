@@ -145,7 +145,7 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         return dataclasses.replace(options, columns=tuple(schema.names))
 
 
-class Subscription:
+class SubscribedPartitions:
     """The subscribed partitions and their offsets, looked up on every call because topics come and grow."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -289,7 +289,7 @@ class BatchReader(Shipped, DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        topics = Subscription(options)
+        topics = SubscribedPartitions(options)
 
         def planned() -> list[SourcePartition]:
             with Admin(options.settings) as admin:
@@ -321,7 +321,7 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._topics = Subscription(options)
+        self._topics = SubscribedPartitions(options)
         self._admin: Admin | None = None
         self._initial: dict[str, Any] | None = None
         self._no_start: ConfigError | None = None

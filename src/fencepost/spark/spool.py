@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OPEN_FILES: Final = 64
 
 
-class Place(NamedTuple):
+class SpoolPlace(NamedTuple):
     """Where a batch is."""
 
     file: str
@@ -61,12 +61,12 @@ class SpoolWriter(Closing):
         self._name = ""
         self._at = 0
 
-    def put(self, batch: Buffer) -> Place:
+    def put(self, batch: Buffer) -> SpoolPlace:
         """Append the batch."""
         if self._file is None:
             descriptor, self._name = tempfile.mkstemp(dir=self._folder)
             self._file = FileIO(descriptor, "wb")
-        place = Place(self._name, self._at)
+        place = SpoolPlace(self._name, self._at)
         left = memoryview(batch)
         while left:
             written = self._file.write(left)
@@ -87,7 +87,7 @@ class SpoolReader(Closing):
         self._open: dict[str, FileIO] = {}
         """The one that was opened first comes first."""
 
-    def read(self, place: Place, size: int) -> bytearray:
+    def read(self, place: SpoolPlace, size: int) -> bytearray:
         """Return the batch at a place."""
         file = self._open.get(place.file)
         if file is None:

@@ -74,7 +74,7 @@ class StageWriter(Closing):
 
     def __init__(self, settings: ClientSettings, stage: Target) -> None:
         self._stage = stage
-        self._producer = Producer(
+        self.producer = Producer(
             settings,
             batch_size=max(1, min(_BATCH_BYTES, stage.max_bytes - AROUND)),
             buffer_memory=max(_BUFFER_BYTES, 2 * stage.max_bytes),
@@ -110,15 +110,10 @@ class StageWriter(Closing):
             ticket.result()
             self._unsettled_bytes -= size
         partition = partition_for(batch.where, self._stage.partitions)
-        ticket = self._producer.send(self._stage.topic, batch.payload, partition=partition)
+        ticket = self.producer.send(self._stage.topic, batch.payload, partition=partition)
         self._put.append((_carried(task, batch, Staged(partition, UNKNOWN_OFFSET)), ticket))
         self._unsettled.append((ticket, batch.size))
         self._unsettled_bytes += batch.size
-
-    @property
-    def unsettled_bytes(self) -> int:
-        """The bytes that the stage has not acknowledged."""
-        return self._producer.stats().bytes
 
     def finish(self) -> tuple[Carried, ...]:
         """Wait until the stage has all batches. Return them, with their places."""
@@ -131,7 +126,7 @@ class StageWriter(Closing):
         return batch._replace(content=Staged(found.partition, found.offset))
 
     def close(self) -> None:
-        self._producer.close(0)
+        self.producer.close(0)
 
 
 def contents(

@@ -33,7 +33,7 @@ from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.client.transactions.stage_topic import TOPIC_PREFIX
 from fencepost.client.transactions.targets import Target, as_dead_letters, describe
-from fencepost.core.micro_batch import UNKNOWN, ContentLost, Origin, Outcome, Poisoned, Progress, topics_text
+from fencepost.core.micro_batch import UNKNOWN, BatchOutcome, ContentLost, Origin, Poisoned, Progress, topics_text
 from fencepost.core.staging import Staged, ends_of, share_of
 from fencepost.errors import ConfigError, CorruptBatch, ErrorCode, FencepostError, ServerError, UnsupportedFormat
 from fencepost.kernel import CODECS
@@ -237,7 +237,7 @@ class _Writer(Shipped):
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
-    def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> Outcome:
+    def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> BatchOutcome:
         options, sink = self.options, self.options.sink
         told = options.told()
         on_step = imported("onStep", options.on_step) if options.on_step is not None else None

@@ -147,13 +147,3 @@ class FrameReader:
         if at:
             scratch[: used - at] = scratch[at:used]
         self._used = used - at
-
-    def feed(self, data: Buffer) -> list[bytes]:
-        """Return the frames that `data` completes, for callers that have received it already."""
-        view, frames = memoryview(data), []
-        while view:
-            free = self.free()[: len(view)]
-            free[:] = view[: len(free)]
-            frames += [bytes(frame) for frame in self.filled(len(free))]
-            view = view[len(free) :]
-        return frames

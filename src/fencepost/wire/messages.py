@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import API_NAMES, APIS, Key, is_flexible, versions
-from fencepost.wire.codec import NO_LIMIT, Codec, codec
-from fencepost.wire.codec_writing import WrongField, ms
+from fencepost.wire.codec_reading import NO_LIMIT, Reader, reader
+from fencepost.wire.codec_writing import Writer, WrongField, ms, writer
 from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
 
 __all__ = [
@@ -37,6 +37,20 @@ __all__ = [
     "ms",
     "versions",
 ]
+
+
+class Codec(NamedTuple):
+    """The reader and the writer of one class."""
+
+    read: Reader
+    write: Writer
+
+
+@cache
+def codec(entity: type, most: int = NO_LIMIT) -> Codec:
+    """Return the codec of a class. Its reader rejects arrays of more than `most` elements."""
+    return Codec(reader(entity, most), writer(entity))
+
 
 _UNSUPPORTED_VERSION: Final = 35
 MOST_ELEMENTS: Final = 50_000

@@ -11,9 +11,9 @@ import pytest
 import fencepost
 from fencepost.client.cluster.brokers import REPORT_SECONDS
 from fencepost.errors import BufferFull, TimedOut, Undelivered
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import ScriptedCluster
+from tests.support.clock import HandWoundClock
 from tests.support.process import free_port
+from tests.support.scripted import ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -12,6 +12,7 @@ import pytest
 from fencepost.core.micro_batch import (
     NOTHING_YET,
     Announce,
+    BatchOutcome,
     CalledTwice,
     Commit,
     Compare,
@@ -19,7 +20,6 @@ from fencepost.core.micro_batch import (
     Freeze,
     Look,
     Origin,
-    Outcome,
     Pause,
     Peek,
     Progress,
@@ -51,7 +51,7 @@ def protocol(**options: Any) -> SinkProtocol:
     return SinkProtocol("k", ME, **options)
 
 
-def expect(steps: Generator[SinkStep, Any, Outcome], *script: tuple[type, Any]) -> Any:
+def expect(steps: Generator[SinkStep, Any, BatchOutcome], *script: tuple[type, Any]) -> Any:
     """Plays (kind of step, what came of it), and answers the last step taken, or the outcome."""
     step: Any = next(steps)
     taken = step
@@ -67,7 +67,7 @@ def expect(steps: Generator[SinkStep, Any, Outcome], *script: tuple[type, Any]) 
 
 def announced(
     found: Progress | None, **options: Any
-) -> tuple[SinkProtocol, Generator[SinkStep, Any, Outcome], Progress]:
+) -> tuple[SinkProtocol, Generator[SinkStep, Any, BatchOutcome], Progress]:
     """A sink whose first call has just announced itself and fenced anew: its next step is a Look."""
     sink = protocol(**options)
     steps = sink.micro_batch("q", 5, now_ms=8)
@@ -95,7 +95,7 @@ def test_a_batch_is_frozen_published_and_committed_with_its_record() -> None:
     assert steps.send(None) == Commit(identity(2), "manifest", replace(record, batch=5))
     with pytest.raises(StopIteration) as finished:
         steps.send(None)
-    assert finished.value.value == Outcome(5, False, 1, "manifest", identity(2))
+    assert finished.value.value == BatchOutcome(5, False, 1, "manifest", identity(2))
 
 
 def test_a_batch_that_is_in_already_is_skipped() -> None:
@@ -266,7 +266,7 @@ def test_a_batch_that_is_in_from_an_earlier_run_is_skipped_and_that_is_recorded(
     assert (outcome.skipped, outcome.compared) == (True, True)
 
 
-def expect_rest(steps: Generator[SinkStep, Any, Outcome], *script: tuple[type, Any]) -> Any:
+def expect_rest(steps: Generator[SinkStep, Any, BatchOutcome], *script: tuple[type, Any]) -> Any:
     """Goes on behind the steps that `expect` has answered, to the outcome."""
     (_, answer), *rest = script  # the kind of the first was not kept
     step: Any = steps.send(answer)
@@ -353,7 +353,7 @@ def test_several_processes_as_one_instance_look_before_they_fence() -> None:
     commit = expect(
         steps, (Look, mine), (Fence, identity(1)), (Look, mine), (Freeze, "manifest"), (Publish, None), (Commit, None)
     )
-    assert isinstance(commit, Outcome)
+    assert isinstance(commit, BatchOutcome)
     steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
     said = expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
     assert isinstance(said, Announce) and said.progress.replaced == "other"

@@ -17,7 +17,6 @@ class Kernel(NamedTuple):
     ColumnDecoder: type[Any]
     ColumnSource: type[Any]
     encode_batch: Any
-    build_batches: Any
     decode_batch: Any
     decode_rows: Any
     room: Any

@@ -296,34 +296,6 @@ def test_the_checksum_is_crc_32c_by_instruction_and_by_table(data: bytes) -> Non
     assert _batch.checksum_of(data) == _batch.checksum_of(data, by_table=True) == crc32c(data)
 
 
-@pytest.mark.parametrize("codec", CODECS.values())
-def test_many_batches_are_built_as_each_alone_would_be(kernel: Kernel, codec: int) -> None:
-    jobs = []
-    for i in range(20):
-        builder = kernel.BatchBuilder()
-        for j in range(i * 7 + 1):
-            builder.append(b"key", b"value" * i, NOW + j)
-        jobs.append((builder, 5, i, i * 10))
-    built = kernel.build_batches(jobs, codec, transactional=True)
-    assert built == [
-        builder.build(codec, pid=pid, epoch=epoch, base_sequence=sequence, transactional=True)
-        for builder, pid, epoch, sequence in jobs
-    ]
-    assert kernel.build_batches([], codec) == []
-    jobs[3][0].append(None, b"they can be filled further", NOW)
-
-
-def test_a_job_that_cannot_be_built_fails_all_and_leaves_the_builders_usable(kernel: Kernel) -> None:
-    good, empty = kernel.BatchBuilder(), kernel.BatchBuilder()
-    good.append(None, b"v", NOW)
-    with pytest.raises(ValueError, match="at least one record"):
-        kernel.build_batches([(good, 1, 0, 0), (empty, 1, 0, 0)])
-    with pytest.raises((OverflowError, struct.error)):
-        kernel.build_batches([(good, 1, 0, 0), (good, 2**63, 0, 0)])
-    good.append(None, b"w", NOW)
-    assert good.count == 2
-
-
 # --- finishing: a batch that takes its builder's memory along ---
 
 

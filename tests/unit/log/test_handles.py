@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import FileHandle, Handles
-from fencepost.testing.files import FailingFiles
+from tests.support.files import FailingFiles
 
 pytestmark = pytest.mark.unit
 
@@ -102,7 +102,7 @@ def test_a_discarded_file_can_be_opened_again(tmp_path: Path) -> None:
 
 
 def test_when_the_process_may_open_no_more_some_are_closed_and_it_is_tried_again(
-    tmp_path: Path, files: FailingFiles
+    tmp_path: Path, files: FailingFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = make_handles(tmp_path, 5)
     files = FailingFiles(tmp_path)
@@ -114,6 +114,14 @@ def test_when_the_process_may_open_no_more_some_are_closed_and_it_is_tried_again
     with handles.using(made[4]) as fd:
         assert is_open(fd)
     assert len(handles) == 3
+    files.fail_next("open", errno.EMFILE)
+    with handles.using(made[0]):
+        assert [record.getMessage() for record in caplog.records] == [
+            (
+                "the process may open no more files (Too many open files), of which 4 are logs: raise its limit "
+                "(ulimit -n), or lower max_connections"
+            )
+        ], "one line a minute"
 
 
 def test_another_error_is_passed_on_and_nothing_is_held(tmp_path: Path, files: FailingFiles) -> None:

@@ -14,8 +14,8 @@ from fencepost.log import snapshot as snapshots
 from fencepost.log.files import checksum_of
 from fencepost.log.index import IndexMark
 from fencepost.log.snapshot import SegmentMark, Snapshot
-from fencepost.testing.files import FailingFiles
 from fencepost.types import Epoch, Offset, Pid, Sequence
+from tests.support.files import FailingFiles
 
 pytestmark = pytest.mark.unit
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from fencepost.server.configuration import Sources, WrongConfiguration, setting_names
+from fencepost.server.configuration import Sources, WrongConfiguration
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.server import parse_config, repr_config
-from fencepost.server.settings import ServerConfig
+from fencepost.server.settings import ServerConfig, file_name
 from fencepost.server.toml_lines import name_lines
 
 pytestmark = pytest.mark.unit
@@ -206,8 +207,11 @@ def test_a_variable_that_is_nearly_a_setting_is_told_but_others_are_left_alone()
 
 def test_every_name_is_known_in_every_source(file: Path) -> None:
     """A wrong value is refused for its value, never for its name."""
-    for name in setting_names():
-        concrete = name.replace("NAME", "a")
+    names = [file_name(field.name) for field in fields(ServerConfig) if field.name != "listeners"]
+    for concrete in [
+        *names,
+        *(f"listeners.a.{field.name}" for field in fields(ListenerConfig) if field.name != "name"),
+    ]:
         variable = "FENCEPOST_" + concrete.replace(".", "_").upper()
         for sources in (
             Sources(None, {variable: "\0"}, {}),

@@ -13,7 +13,7 @@ import pytest
 from fencepost.kernel import decode_batch
 from fencepost.spark import spool
 from fencepost.spark.freeze import SPOOLED_COLUMNS, freeze_rows, manifest_of
-from fencepost.spark.spool import Place, Spool, SpoolReader, SpoolWriter
+from fencepost.spark.spool import Spool, SpoolPlace, SpoolReader, SpoolWriter
 from tests.unit.spark.test_freeze import encoding, rows
 
 pytestmark = pytest.mark.unit
@@ -112,4 +112,4 @@ def test_the_manifest_of_a_task_says_where_its_batches_are(tmp_path: Path, small
     assert [record.value for batch in read for record in decode_batch(batch)] == values
     if manifest.payloads is not None:
         assert [bytes(content) for content in manifest.payloads[where]] == [bytes(content) for content in read]
-    assert isinstance(places[0], Place)
+    assert isinstance(places[0], SpoolPlace)

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from fencepost.client.transactions.micro_batch import Runner
 from fencepost.client.transactions.targets import Target
-from fencepost.core.micro_batch import Origin, Outcome
+from fencepost.core.micro_batch import BatchOutcome, Origin
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
@@ -197,7 +197,7 @@ def test_a_job_that_was_written_before_is_warned_of(
 
 
 def skipping(in_the_record: str) -> Any:
-    def carry_out(_self: Runner, _work: object, _query: str, batch: int, origin: Origin) -> Outcome:
-        return Outcome(batch, True, 0, None, Identity(Pid(1), Epoch(1)), bool(origin.offsets and in_the_record))
+    def carry_out(_self: Runner, _work: object, _query: str, batch: int, origin: Origin) -> BatchOutcome:
+        return BatchOutcome(batch, True, 0, None, Identity(Pid(1), Epoch(1)), bool(origin.offsets and in_the_record))
 
     return carry_out

@@ -35,7 +35,7 @@ def decode(direction: str, key: int, version: int, data: Any, at: int = 0) -> An
 
 
 @every_message
-@examples(8)
+@examples(4)
 @given(data=st.data())
 def test_a_message_is_written_and_read_as_kio_does_it(
     key: int, version: int, direction: str, data: st.DataObject
@@ -51,7 +51,7 @@ def test_a_message_is_written_and_read_as_kio_does_it(
 
 
 @every_api
-@examples(8)
+@examples(4)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_damaged_bytes_are_malformed_or_another_message_but_never_another_exception(
     key: int, data: st.DataObject, seed: int

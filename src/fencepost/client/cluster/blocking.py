@@ -184,7 +184,7 @@ class BlockingConnection(Closing):
         except OSError as error:
             raise Unreachable(
                 f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
-                "a server that is stopping does this, or one that expects TLS or SASL"
+                "a server does this that is stopping, or has as many connections as it may, or expects TLS or SASL"
             ) from error
 
 

@@ -130,9 +130,33 @@ def only_known(client: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
         arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         known = [name for name in arguments if name != "self"]
 
+        complete = all_given(client)(function)
+
         @wraps(function)
         def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
             check_known(client, keywords, known)
+            return complete(*arguments, **keywords)
+
+        return checked
+
+    return decorate
+
+
+def all_given(client: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function so that a missing argument is an error that shows the call."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        code = function.__code__
+        count, by_name = code.co_argcount, code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        first = code.co_varnames[: count - len(function.__defaults__ or ())]
+        later = [name for name in by_name if name not in (function.__kwdefaults__ or {})]
+
+        @wraps(function)
+        def checked(*arguments: P.args, **keywords: P.kwargs) -> T:
+            missing = [name for name in (*first[len(arguments) :], *later) if name not in keywords]
+            if missing:
+                call = ", ".join([*(name for name in first if name != "self"), *(f"{name}=…" for name in later)])
+                raise ConfigError(f"{client} needs {' and '.join(missing)}: {client}({call})")
             return function(*arguments, **keywords)
 
         return checked

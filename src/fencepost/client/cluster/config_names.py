@@ -16,6 +16,7 @@ from fencepost.client.cluster.addresses import DEFAULT_SERVERS, parse_servers
 from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.security import Sasl, Security, Tls, Token
 from fencepost.errors import ConfigError
+from fencepost.types import CommittedElse
 
 Config: TypeAlias = Mapping[str, object]
 
@@ -360,8 +361,8 @@ def reader_fields(config: Config) -> tuple[dict[str, Any], dict[str, Any]]:
     committed, where `auto.offset.reset` says."""
     given = _take(config, {**_CLIENT, **_SECURITY, **_READER}, {**_FOR_PRODUCERS, **_READER_HAS_NONE})
     keywords = _fields_of(_READER, given)
-    if "group" in keywords and keywords.get("start") != "latest":
-        keywords["start"] = "committed"
+    if "group" in keywords:
+        keywords["start"] = CommittedElse("latest") if keywords.get("start") == "latest" else "committed"
     return _client_fields(config, given, DEFAULT_SERVERS), keywords
 
 

@@ -2,7 +2,8 @@
 
 A `SaslExchange` is one authentication: `first` returns the opening bytes, `next` takes the server's answer and returns
 the next bytes, or None when the exchange is complete. SCRAM (RFC 5802) proves both sides: a server that does not know
-the password cannot produce the last signature, and the client rejects it.
+the password cannot produce the last signature, and the client rejects it. The library `scramp`, which the server uses,
+would change passwords by SASLprep (`ª` to `a`), which Kafka's clients and brokers do not.
 """
 
 from __future__ import annotations

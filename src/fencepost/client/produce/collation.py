@@ -24,7 +24,7 @@ from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.core.backoff import backoff
-from fencepost.core.producers.inflight import TRANSACTION_OVER, Flight, Sent, Step, Verdict
+from fencepost.core.producers.inflight import TRANSACTION_OVER, Flight, SendVerdict, Sent, Step
 from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.core.producers.window import BUSY, LITTLE, PER_REQUEST
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, SendFailed, ServerError
@@ -528,22 +528,22 @@ class ProduceRequests:
             sent, code, now, self._backoff(sent), self._state.written_as, appended=part.base_offset >= 0
         )
         lane = self._state.lane(queue)
-        if verdict is Verdict.ABORT and lane is not None:
+        if verdict is SendVerdict.ABORT and lane is not None:
             # Fenced, open for too long, or a stale leader: the coordinator tells which when the transaction is aborted.
             lane.fail(ServerError(code, "the transaction has ended on the server"))
             return
         if code is ErrorCode.MESSAGE_TOO_LARGE and lane is not None and sent.in_doubt:
             lane.fail(ServerError(code, "a batch in doubt cannot be split"))  # the retry is not in doubt
             return
-        if verdict is Verdict.RETRY:
+        if verdict is SendVerdict.RETRY:
             self._state.refusals[queue.name] = Refusal(now, code, part.error_message)
             log.debug("%s: %s, will be sent again", queue.name, code.name)
-        elif verdict is Verdict.PERSISTED:
+        elif verdict is SendVerdict.PERSISTED:
             flight.acknowledged(sent, None, now)
             self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
-        elif verdict is Verdict.FENCED:
+        elif verdict is SendVerdict.FENCED:
             self._settling.fence(code)
-        elif verdict is Verdict.ABORT:
+        elif verdict is SendVerdict.ABORT:
             self._settling.give_up(queue, sent, f"the server answers {code.name}: the transaction is aborted", code)
         elif code is ErrorCode.MESSAGE_TOO_LARGE and sent.count > 1 and not sent.in_doubt:
             parts = self._state.queues.split(sent.batch)

@@ -8,7 +8,7 @@ from typing import Any
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.produce.settling import Settling
-from fencepost.client.produce.state import SendState
+from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.transactions.coordinator import Steps, abort_open
 from fencepost.core.producers.dedup import REMEMBERED
 from fencepost.core.producers.inflight import KAFKA_LIMIT
@@ -68,6 +68,7 @@ class IdentityRequests:
         if code is ErrorCode.NONE:
             state.identity.given(Pid(answer.producer_id), Epoch(answer.producer_epoch))
         elif code.retriable:
+            state.pid_refusal = Refusal(state.now(), code, "it gives no producer id")
             state.identity.refused(code, state.now(), self._options.retry_backoff)
         else:
             self._pid_refused(code, f"the server gives no producer id ({code.name})")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from fencepost.client.cluster.checks import check_topic, header_pairs, milliseconds, whole_number
 from fencepost.client.cluster.interrupts import interrupted, is_mine
@@ -50,6 +50,11 @@ from fencepost.kernel import (
     decode_batch,
 )
 from fencepost.types import Milliseconds
+
+RECORDS_BEFORE_GIVING_WAY: Final = 64
+"""Records that a caller adds to those that wait for their topic's partitions before it lets the send thread ask for
+them: in a tight loop each step of that (connect, versions, metadata) would wait five milliseconds for the GIL, and each
+record that comes meanwhile costs ten times as much as a later one."""
 
 
 def give_way() -> None:
@@ -173,12 +178,18 @@ class Queues:
                     if queue is None:  # its partition may be known by now
                         queue = self._destination(topic, key, partition)
                 if queue is None or options.serializes:
-                    return self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
-                before = queue.open
-                ticket = self._filling.append(queue, key, value, headers, timestamp, size)
-                if (opened := ticket.settlement) is not before:
-                    self._unannounced[opened] = None
-            if opened is not before:
+                    queue = None
+                    ticket = self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
+                    gives_way = len(topic.waiting) % RECORDS_BEFORE_GIVING_WAY == 0
+                else:
+                    before = queue.open
+                    ticket = self._filling.append(queue, key, value, headers, timestamp, size)
+                    if (opened := ticket.settlement) is not before:
+                        self._unannounced[opened] = None
+            if queue is None:
+                if gives_way:
+                    give_way()
+            elif opened is not before:
                 if before is not None:
                     self._wake()
                     give_way()

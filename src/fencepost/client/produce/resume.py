@@ -36,7 +36,7 @@ from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity, PidState
-from fencepost.core.producers.recollection import NOWHERE, Fence, Known, Recollection, SavedPlace, Taken
+from fencepost.core.producers.recollection import NOWHERE, Known, PartitionFence, Recollection, SavedPlace, Taken
 from fencepost.errors import (
     ConfigError,
     ErrorCode,
@@ -58,7 +58,7 @@ NOW = float("-inf")
 IN_PROGRESS = float("inf")
 
 
-class Look(NamedTuple):
+class LookBefore(NamedTuple):
     """What a partition was like before the fence."""
 
     topic_id: str | None
@@ -67,18 +67,18 @@ class Look(NamedTuple):
 
 
 class FencedPartition(NamedTuple):
-    look: Look
-    fence: Fence
+    look: LookBefore
+    fence: PartitionFence
     place: SavedPlace
 
 
-class Refusal(NamedTuple):
+class NoWriting(NamedTuple):
     """Why nothing may be written to a partition."""
 
     message: str
 
 
-Found = list[Known] | Refusal | None
+Found = list[Known] | NoWriting | None
 """None: the log has to be fenced and read once more."""
 
 
@@ -113,10 +113,10 @@ class Resumption:
         """Written to before the ids were first read, and written down."""
         self._to_look: dict[TopicPartition, float] = {}
         """When to look."""
-        self._looked: dict[TopicPartition, Look] = {}
+        self._looked: dict[TopicPartition, LookBefore] = {}
         self._to_read: dict[TopicPartition, FencedPartition] = {}
         self._read_at: dict[TopicPartition, float] = {}
-        self._known: dict[TopicPartition, deque[Known] | Refusal] = {}
+        self._known: dict[TopicPartition, deque[Known] | NoWriting] = {}
         """Open partitions: the records in the log that were not sent again yet."""
         identity.on_pid = self._note_pid
 
@@ -233,7 +233,7 @@ class Resumption:
         self._state.errands.send_out(run, answered)
 
     def _look(self, partitions: list[TopicPartition]) -> None:
-        def looked(found: dict[TopicPartition, Look]) -> None:
+        def looked(found: dict[TopicPartition, LookBefore]) -> None:
             for partition in found:
                 del self._to_look[partition]
             self._looked.update(found)
@@ -254,7 +254,7 @@ class Resumption:
             return
         for partition in partitions:
             moments.pop(partition, None)
-            self._known[partition] = Refusal(f"the log cannot be checked for earlier records: {error}")
+            self._known[partition] = NoWriting(f"the log cannot be checked for earlier records: {error}")
 
     def _fence(self) -> None:
         identity = self._state.identity
@@ -279,7 +279,7 @@ class Resumption:
                 return
             for partition, seen in looked.items():
                 place = places[partition]
-                self._to_read[partition] = FencedPartition(seen, Fence(who, now, seen.end), place)
+                self._to_read[partition] = FencedPartition(seen, PartitionFence(who, now, seen.end), place)
                 self._read_at[partition] = NOW
 
         def failed(error: FencepostError) -> None:
@@ -291,7 +291,7 @@ class Resumption:
         self._send_out(fence, fenced, failed)
 
     def _places_of(
-        self, routes: Routes, looked: Mapping[TopicPartition, Look], now: Identity
+        self, routes: Routes, looked: Mapping[TopicPartition, LookBefore], now: Identity
     ) -> dict[TopicPartition, SavedPlace]:
         """Return where to begin to read; on an errand's thread, after the fence. A partition that neither the ids nor
         an earlier run names is written down: the name begins there."""
@@ -345,7 +345,7 @@ class Resumption:
         place = self._to_read.pop(partition).place
         if found is None:
             self._to_look[partition] = self._state.now() + self._state.options.retry_backoff
-        elif isinstance(found, Refusal):
+        elif isinstance(found, NoWriting):
             self._known[partition] = found
         else:
             self._places[partition] = place
@@ -357,7 +357,7 @@ class Resumption:
         """Deliver the records of a batch that are in the log already; return a batch of the others, or None."""
         partition = batch.queue.name
         known = self._known[partition]
-        if isinstance(known, Refusal):
+        if isinstance(known, NoWriting):
             self._settling.fail(batch, SendFailed(known.message, persisted="no", **batch.where))
             return None
         place = self._places[partition]
@@ -402,10 +402,10 @@ def content_of(record: Record) -> int:
 # --- on an errand's thread ---
 
 
-def look(routes: Routes, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Look]:
+def look(routes: Routes, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LookBefore]:
     """Look at partitions before the fence. The end comes before H(P), so H(P) covers all that is before the end."""
     admin = PartitionAdmin(routes)
-    found: dict[TopicPartition, Look] = {}
+    found: dict[TopicPartition, LookBefore] = {}
     for topic, wanted in _by_topic(partitions).items():
         topic_id = _topic_id(routes.retried(lambda topic=topic: routes.topic(topic))[1])  # type: ignore[misc]
         ends = admin.offsets(topic, LATEST, partitions=wanted)
@@ -413,7 +413,7 @@ def look(routes: Routes, partitions: Iterable[TopicPartition]) -> dict[TopicPart
         for state in _producers(admin, topic, wanted):
             remembered.setdefault(state.partition, {})[state.pid] = (state.epoch, state.last_sequence)
         for index in wanted:
-            found[TopicPartition(topic, index)] = Look(topic_id, ends[index].offset, remembered.get(index, {}))
+            found[TopicPartition(topic, index)] = LookBefore(topic_id, ends[index].offset, remembered.get(index, {}))
     return found
 
 
@@ -459,7 +459,7 @@ def read(
     of the name has written there."""
     place, fence = fenced.place, fenced.fence
     if not place.is_of(fenced.look.topic_id):
-        return Refusal(
+        return NoWriting(
             "the topic was deleted and created again since this producer wrote to it, and its records are gone: "
             f"find out which ones are needed, {_ADVICE}"
         )
@@ -484,13 +484,13 @@ def read(
     if not found.is_fenced:
         return None
     if found.is_truncated:
-        return Refusal(
+        return NoWriting(
             f"the log has lost records that the server had acknowledged: it ended before offset {place.offset}, which "
             f"was saved. Was a backup restored, or an unclean leader elected? Find out which are missing, {_ADVICE}"
         )
     known = found.finish(end, fenced.look.remembered)
     if known is None:
-        return Refusal(
+        return NoWriting(
             f"records behind the saved offset {place.offset} were deleted, and the server no longer knows how many of "
             f"them this producer wrote. Find out which records the topic had, {_ADVICE}"
         )

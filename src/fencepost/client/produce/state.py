@@ -86,6 +86,8 @@ class SendState:
         """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""
         self.refusals: dict[TopicPartition, Refusal] = {}
         """The last error code that made a batch of the partition wait for a retry."""
+        self.pid_refusal: Refusal | None = None
+        """The last error code to a request for a producer id."""
         self.is_repeatable = True
         """All records went to a partition that a later run would choose again, and none was in a transaction."""
 
@@ -167,13 +169,16 @@ class SendState:
         return self.brokers.of_node(leader)
 
     def last_refusal(self, batch: ProducerBatch) -> Refusal | None:
-        """Return the last refusal since the batch was opened: of its partition, or of any if it has none yet."""
+        """Return the last refusal since the batch was opened: of its partition, or of any if it has none yet; or of a
+        producer id, without which nothing is sent."""
         topic, index = batch.queue.name
         if index == UNDESIGNATED:
-            found = max((each for where, each in self.refusals.items() if where.topic == topic), default=None)
+            found = [each for where, each in self.refusals.items() if where.topic == topic]
         else:
-            found = self.refusals.get(batch.queue.name)
-        return found if found is not None and found.at >= batch.opened else None
+            found = [self.refusals[batch.queue.name]] if batch.queue.name in self.refusals else []
+        if self.pid_refusal is not None:
+            found.append(self.pid_refusal)
+        return max((each for each in found if each.at >= batch.opened), key=lambda each: each.at, default=None)
 
     def trouble(self) -> str:
         """From any thread: return the last connection error as the end of a message; empty once one works again."""

@@ -15,7 +15,7 @@ from fencepost.client.admin import Admin
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.routing import Routes
 from fencepost.errors import ConfigError, ErrorCode, ServerError
-from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
+from fencepost.types import EARLIEST, LATEST, CommittedElse, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_FETCH_BY_NAME, Key
 
 Place: TypeAlias = "Literal['earliest', 'latest', 'committed'] | int | datetime | Mapping[Any, int]"
@@ -118,16 +118,14 @@ class Places:
             }
 
         match place:
+            case CommittedElse():
+                return self._committed(admin, topic, at(LATEST if place == "latest" else EARLIEST))
             case "earliest":
                 return at(EARLIEST)
             case "latest":
                 return at(LATEST)
             case "committed":
-                assert self._group is not None
-                kept_by_group = admin.group_offsets(self._group)
-                stored = {each.partition: each.committed for each in kept_by_group if each.topic == topic}
-                first = at(EARLIEST)
-                return {index: first[index] if (kept := stored.get(index)) is None else kept for index in indexes}
+                return self._committed(admin, topic, at(EARLIEST))
             case datetime():
                 found, end = at(int(place.timestamp() * 1000)), at(LATEST)
                 return {index: offset if offset >= 0 else end[index] for index, offset in found.items()}
@@ -142,6 +140,12 @@ class Places:
         raise ConfigError(
             f"{place!r} is not a place in a log: expected 'earliest', 'latest', 'committed', an offset or a datetime"
         )
+
+    def _committed(self, admin: Admin, topic: str, otherwise: dict[int, int]) -> dict[int, int]:
+        assert self._group is not None
+        kept_by_group = admin.group_offsets(self._group)
+        stored = {each.partition: each.committed for each in kept_by_group if each.topic == topic}
+        return {index: end if (kept := stored.get(index)) is None else kept for index, end in otherwise.items()}
 
 
 def _check_starts(admin: Admin, starts: Mapping[TopicPartition, Offset], *, all_beyond: bool) -> None:

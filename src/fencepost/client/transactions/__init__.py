@@ -1,8 +1,7 @@
 """Transactions: the coordinator's requests, writers that share a transaction, and topics that hold its progress.
 
 coordinator.py       init, add partitions, add offsets, end, describe
-shared_writer.py     record batches into one partition of a transaction, each exactly once
-first_batches.py     the first batches of several partitions in one request
+shared_writer.py     record batches into a transaction, each exactly once; the first ones in one request
 compacted_topic.py   a topic that only transactions of one transactional id write
 progress_topic.py    a sink's progress in such a topic
 stage_topic.py       the topic in which the content of large micro-batches waits

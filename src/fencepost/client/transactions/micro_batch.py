@@ -41,6 +41,7 @@ from fencepost.client.transactions.targets import lost_topics, refuse_absent
 from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
+    BatchOutcome,
     Commit,
     Compare,
     ContentLost,
@@ -48,7 +49,6 @@ from fencepost.core.micro_batch import (
     Freeze,
     Look,
     Origin,
-    Outcome,
     Peek,
     Poisoned,
     Progress,
@@ -145,12 +145,12 @@ class Runner:
         self._end = weakref.finalize(self, _close, self.routes, self.admin)
         self._end.atexit = False
 
-    def carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin = UNKNOWN) -> Outcome:
+    def carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin = UNKNOWN) -> BatchOutcome:
         """Carry out the steps of one batch until it is in the log. Raise if that fails."""
         with self._one_at_a_time:
             return self._carry_out(work, query, batch, origin)
 
-    def _carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin) -> Outcome:
+    def _carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin) -> BatchOutcome:
         self._prepare()
         now_ms = time.time_ns() // 1_000_000
         try:

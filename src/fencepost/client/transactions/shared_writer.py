@@ -13,7 +13,7 @@ be in flight: a broker recognises a producer's last five batches.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from fencepost.client.cluster.addresses import Address
@@ -271,3 +271,36 @@ class PartitionWriter:
     def _ask(self) -> int:
         topic, partition = self._where
         return last_sequences(self._channels.admin, topic, [partition], self._transaction.identity).get(partition, -1)
+
+
+def write_first_batches(
+    channels: LeaderChannels, transaction: SharedTransaction, batches: Mapping[TopicPartition, bytearray]
+) -> dict[TopicPartition, int]:
+    """Stamp and send the first batch of each partition, in one request per broker. Return the last sequence of each
+    that has it for sure.
+
+    A broker verifies each partition at its first batch, and handles one request of a connection at a time: a few small
+    batches that go one after the other wait for the broker most of the time.
+    The caller brings the others by `PartitionWriter`, which asks what is there, and raises what cannot be cured."""
+    identity = transaction.identity
+    last: dict[TopicPartition, int] = {}
+    for where, batch in batches.items():
+        header = read_header(batch)
+        stamp_producer(batch, header, identity.pid, identity.epoch, 0, transactional=transaction.name is not None)
+        last[where] = header.last_offset_delta
+    confirmed: dict[TopicPartition, int] = {}
+    sent: list[BatchChannel] = []
+    try:
+        for channel, led in channels.to_leaders(batches).items():
+            sent.append(channel)
+            channel.send_batches({where: batches[where] for where in led}, transaction.name)
+        for channel in list(sent):
+            for topic, answer in channel.receive_all_produced():
+                where = TopicPartition(topic or "", answer.index)
+                if ErrorCode.of(answer.error_code) in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                    confirmed[where] = last[where]
+            sent.remove(channel)
+    except FencepostError:  # the writers meet it again, and know what to do
+        for channel in sent:  # answers may still be in flight on it
+            channels.drop(channel)
+    return confirmed

@@ -7,6 +7,7 @@ classic_member.py, subscription.py … as a classic member; subscriptions, and h
 holding.py                        … and what it holds, in the order in which the program hears of it
 roster.py                         the members of a classic group, counted as they come and go
 kip848.py, kip848_messages.py     ConsumerGroupHeartbeat; its requests and answers
+migration.py                      how a group with members changes between the two protocols
 assignors.py                      server-side assignment of partitions to members
 assignment.py                     the assignment of a classic member, decoded
 offsets.py                        the committed offsets of one group

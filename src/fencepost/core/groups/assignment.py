@@ -13,14 +13,22 @@ _INT32: Final = struct.Struct(">i")
 
 
 def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a classic member's assignment; none for another protocol's bytes (Connect's, say).
+    """Return the partitions of a classic member's assignment; none for another protocol's bytes (Connect's, say)."""
+    try:
+        return parse_assignment(data)
+    except ValueError:
+        return ()
+
+
+def parse_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of a classic member's assignment. Raise ValueError for another protocol's bytes.
 
     version INT16, topics [name STRING, partitions [INT32]], user_data BYTES
     """
     try:
         return tuple(_assigned(data))
-    except (struct.error, UnicodeDecodeError, ValueError):
-        return ()
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"not a consumer's assignment: {error}") from error
 
 
 def _assigned(data: bytes) -> Iterable[TopicPartition]:

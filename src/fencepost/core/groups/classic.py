@@ -25,7 +25,7 @@ Cooperative rebalances (KIP-429) need nothing here: the clients' assignors perfo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,6 +82,8 @@ class Group:
     _sync_deadline: Milliseconds | None = None
     _unsynced: set[str] = field(default_factory=set)
     """Members whose JoinGroup was answered in this generation and whose SyncGroup is still missing."""
+    _behind: dict[str, int] = field(default_factory=dict)
+    """Until the next generation: members that came from the other protocol with an earlier number than the group's."""
     _soonest: Milliseconds | None = None
     """No deadline is earlier; None: as far as known there is none."""
     _effects: list[Effect] = field(default_factory=list)
@@ -122,7 +124,7 @@ class Group:
         error = self._check_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
             return error
-        if generation != self.generation:
+        if not self._is_at(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
         self._touch(self.members[member_id], now)
         return ErrorCode.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
@@ -167,7 +169,7 @@ class Group:
         error = self._check_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
             return error
-        if generation != self.generation:
+        if not self._is_at(member_id, generation):
             return ErrorCode.ILLEGAL_GENERATION
         if self.state is GroupState.COMPLETING_REBALANCE and not transactional:
             # The generation is right, but another member may get the partition a moment later.
@@ -175,12 +177,22 @@ class Group:
         self._touch(self.members[member_id], now)
         return ErrorCode.NONE
 
-    def close(self) -> list[Effect]:
-        """Answer all parked requests with NOT_COORDINATOR, because the coordinator stops."""
+    def close(self, error: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
+        """Answer all parked requests with an error: the coordinator stops, or the group changes its protocol."""
         for member in self.members.values():
-            self._settle_join(member, JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id))
-            self._settle_sync(member, SyncResult(ErrorCode.NOT_COORDINATOR))
+            self._settle_join(member, JoinResult(error, member.member_id))
+            self._settle_sync(member, SyncResult(error))
         self.state = GroupState.DEAD
+        return self._take_effects()
+
+    def begin(self, now: Milliseconds, behind: Mapping[str, int], *, rebalance: bool) -> list[Effect]:
+        """Store a group that used the other protocol so far, and let its members join again if they must.
+
+        `behind`: members that have reached an earlier number only. They hold what nobody else got."""
+        self._behind = dict(behind)
+        self._effects.append(Save())
+        if rebalance:
+            self._rebalance(now)
         return self._take_effects()
 
     # ------------------------------------------------------------------------------------------ time
@@ -475,6 +487,7 @@ class Group:
             return
         self._initial = False
         self._join_deadline = None
+        self._behind = {}
         self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 1
         if not self.members:
             self.state = GroupState.EMPTY
@@ -524,6 +537,9 @@ class Group:
             if current != member_id:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def _is_at(self, member_id: str, generation: int) -> bool:
+        return generation in (self.generation, self._behind.get(member_id))
 
     def _check_sync(self, request: Sync) -> ErrorCode:
         error = self._check_member(request.member_id, request.instance_id)

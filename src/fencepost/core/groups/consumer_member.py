@@ -55,6 +55,8 @@ class ConsumerMember:
         """What the coordinator knows that this member holds; None: tell it."""
         self._knows_topics = False
         self._not_before = -float("inf")
+        self._longest_interval = 0.0
+        """Of those that the coordinator has told: a session is longer than that. Some answers ask for more haste."""
         self._asks_since: float | None = None
         """When the first heartbeat was sent since the last answer: whatever the coordinator says now, it may have said
         in an answer that was lost, and its deadlines run from then."""
@@ -118,7 +120,8 @@ class ConsumerMember:
         if beat.owned is not None:
             self._reported = beat.owned
         session = self._settings.session
-        lease = answer.interval if session is None else session
+        self._longest_interval = max(self._longest_interval, answer.interval)
+        lease = self._longest_interval if session is None else session
         self._holding.renew(beat.sent_at + lease)
         self._not_before = beat.sent_at + min(answer.interval, self._settings.longest_beat, lease / _BEATS_PER_LEASE)
         if answer.assignment is not None:

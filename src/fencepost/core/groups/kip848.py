@@ -19,18 +19,21 @@ release them. So no partition is ever held by two members: `_holders` is the tab
 A member that is silent for a session timeout, or does not release its partitions within its rebalance timeout, is
 removed. A static member may leave with epoch −2 to announce its return: its place is kept for a session timeout.
 
-Not supported: members of the classic protocol inside such a group (Kafka's online upgrade). An empty group may change
-its protocol; one with members may not.
+Members of the classic protocol may be in such a group, while clients are exchanged one by one (`migration.py`). They
+are led on the same way, with their own requests: JoinGroup reports what the member holds, and is answered at once;
+SyncGroup fetches what it may read; and Heartbeat tells it to join again when there is something to release or to get.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from fencepost.core.groups.assignors import ASSIGNORS, PartitionId, Partitions, Subscriber
+from fencepost.core.groups.classic_messages import CONSUMER, Join, JoinResult, Leave, Sync, SyncResult
 from fencepost.core.groups.kip848_messages import (
     DEFAULT_ASSIGNOR,
     JOIN_EPOCH,
@@ -38,6 +41,7 @@ from fencepost.core.groups.kip848_messages import (
     LEAVE_STATIC_EPOCH,
     NOTHING,
     Changes,
+    ClassicPart,
     ConsumerGroupRecord,
     ConsumerGroupSettings,
     ConsumerGroupState,
@@ -52,11 +56,14 @@ from fencepost.core.groups.kip848_messages import (
     check_regex,
 )
 from fencepost.core.groups.patterns import matching
+from fencepost.core.groups.subscription import read_subscription, write_assignment
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, TopicPartition
 
 QUICK_WORK: Final = 2000
 """Topics, partitions and members that are handled in a few milliseconds."""
+SOON: Final = 50
+"""Milliseconds after which a member asks again for partitions that others are about to release."""
 _NEVER: Final = 2**31
 
 
@@ -87,9 +94,14 @@ class ConsumerGroup:
         try:
             if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
                 return self._leave(request)
-            return self._stay(now, request, topics)
+            member, before = self._stay(now, request, topics)
         except ServerError as refusal:
             return HeartbeatResult(refusal.code, refusal.message)
+        wanted = request.is_full or member.assigned != before
+        assignment = member.assigned if wanted else None
+        return HeartbeatResult(
+            ErrorCode.NONE, None, member.member_id, member.epoch, assignment, _again_within(now, member)
+        )
 
     def is_quick(self, request: Heartbeat, topics: ExistingTopics) -> bool:
         """Tell if `heartbeat` takes a moment only: the group is small, or the request changes nothing."""
@@ -127,7 +139,9 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if 0 <= member_epoch <= member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+        if 0 <= member_epoch <= member.epoch:
+            return ErrorCode.NONE
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     def is_at(self, member_id: str, member_epoch: int) -> bool:
         """Return whether this is the newest epoch of the member, or nobody's."""
@@ -149,6 +163,107 @@ class ConsumerGroup:
         if not member_id and member_epoch < 0:
             return ErrorCode.NONE
         return self._check_epoch(member_id or "", member_epoch)
+
+    # ------------------------------------------------------------------------------------------ classic members
+
+    def join(self, now: Milliseconds, request: Join, asks: Heartbeat, topics: ExistingTopics) -> JoinResult:
+        """Answer a JoinGroup; `asks` is what it means here (`migration.heartbeat_of`)."""
+        try:
+            if request.member_id and request.instance_id is not None:
+                self._check_instance(asks, may_be_new=False)
+            if asks.owned and request.member_id not in self.members:
+                # It was removed meanwhile, and must hear of it: others may hold these partitions.
+                raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{request.member_id} is not in the group")
+            if not self._agrees(request):
+                raise ServerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all classic members offer")
+            part = ClassicPart(request.session_timeout_ms, request.protocols)
+            member, _ = self._stay(now, asks, topics, part)
+        except ServerError as refusal:
+            return JoinResult(refusal.code, request.member_id)
+        if member.state is not MemberState.UNREVOKED:
+            member.revoke_deadline = now + member.rebalance_timeout_ms  # for its SyncGroup
+        # Nobody leads: every member gets its part from the server.
+        return JoinResult(ErrorCode.NONE, member.member_id, member.epoch, CONSUMER, request.protocols[0][0])
+
+    def sync(self, now: Milliseconds, request: Sync) -> SyncResult:
+        try:
+            member, part = self._classic(request.member_id, request.generation, request.instance_id)
+        except ServerError as refusal:
+            return SyncResult(refusal.code)
+        offered = [name for name, _ in part.protocols]
+        if request.protocol_type not in (None, CONSUMER) or request.protocol not in (None, *offered):
+            return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self._touch(member, now)
+        if member.epoch < self.epoch and member.state is not MemberState.UNREVOKED:
+            return SyncResult(self._rejoin(member, now))
+        if member.state is not MemberState.UNREVOKED:
+            member.revoke_deadline = None
+        names = {info.topic_id: name for name, info in self.known.items()}
+        assignment = in_bytes(member.assigned, names, part)
+        return SyncResult(ErrorCode.NONE, CONSUMER, request.protocol or offered[0], assignment)
+
+    def beat(self, now: Milliseconds, member_id: str, generation: int, instance_id: str | None) -> ErrorCode:
+        """Answer a Heartbeat of a classic member."""
+        try:
+            member, _ = self._classic(member_id, generation, instance_id)
+        except ServerError as refusal:
+            return refusal.code
+        self._touch(member, now)
+        if member.epoch < self.epoch or member.state is MemberState.UNREVOKED:
+            return self._rejoin(member, now)
+        if member.state is MemberState.UNRELEASED and not any(
+            each in self._holders for each in member.target - member.assigned
+        ):
+            return self._rejoin(member, now)
+        return ErrorCode.NONE
+
+    def leave(self, leaving: Iterable[Leave]) -> list[ErrorCode]:
+        """Remove classic members, or any static member that an administrator names without its member id."""
+        errors = []
+        before = len(self.members)
+        for who in leaving:
+            try:
+                named = self.statics.get(who.instance_id or "") if not who.member_id else who.member_id
+                member = self._known(named or "", who.instance_id)
+                if who.member_id and member.classic is None:
+                    raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, "the member does not use the classic protocol")
+                self._remove(member)
+                errors.append(ErrorCode.NONE)
+            except ServerError as refusal:
+                errors.append(refusal.code)
+        if len(self.members) < before:
+            self._bump()
+        return errors
+
+    def _known(self, member_id: str, instance_id: str | None) -> ConsumerMember:
+        if instance_id is not None:
+            self._check_instance(Heartbeat(member_id, JOIN_EPOCH, instance_id), may_be_new=False)
+        member = self.members.get(member_id)
+        if member is None:
+            raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not in the group")
+        return member
+
+    def _classic(self, member_id: str, generation: int, instance_id: str | None) -> tuple[ConsumerMember, ClassicPart]:
+        member = self._known(member_id, instance_id)
+        if member.classic is None:
+            raise ServerError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} does not use the classic protocol")
+        if generation != member.epoch:
+            raise ServerError(ErrorCode.ILLEGAL_GENERATION, f"{member_id} is at {member.epoch}, not {generation}")
+        return member, member.classic
+
+    def _agrees(self, request: Join) -> bool:
+        """Return whether a protocol remains that all classic members offer: without the others they need it."""
+        common = {name for name, _ in request.protocols}
+        for member in self.members.values():
+            if member.classic is not None and member.member_id != request.member_id:
+                common &= {name for name, _ in member.classic.protocols}
+        return bool(common)
+
+    @staticmethod
+    def _rejoin(member: ConsumerMember, now: Milliseconds) -> ErrorCode:
+        if member.revoke_deadline is None:
+            member.revoke_deadline = now + member.rebalance_timeout_ms
+        return ErrorCode.REBALANCE_IN_PROGRESS
 
     # ------------------------------------------------------------------------------------------ time
 
@@ -189,6 +304,13 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.members
 
+    @property
+    def has_become_classic(self) -> bool:
+        """Return whether the last member of the new protocol has just gone, and others are left."""
+        if not self._changed and not self._changed_members:
+            return False
+        return bool(self.members) and all(member.classic is not None for member in self.members.values())
+
     def subscribes(self, topic: str) -> bool:
         return any(member.subscribes(topic) for member in list(self.members.values()))
 
@@ -225,25 +347,32 @@ class ConsumerGroup:
         group = cls(group_id, settings, record.epoch, record.assignment_epoch, record.assignor)
         group.known = dict(record.known)
         for stored in members:
-            member = ConsumerMember(*stored)
-            member.deadline = now + settings.session_timeout_ms
-            if member.state is MemberState.UNREVOKED:
-                member.revoke_deadline = now + member.rebalance_timeout_ms
-            group.members[member.member_id] = member
-            if member.instance_id is not None:
-                group.statics[member.instance_id] = member.member_id
-            for partition in member.assigned | member.revoking:
-                group._holders[partition] = member.member_id
-                member.assigned_at[partition] = member.epoch  # perhaps earlier; that is not stored
+            group.adopt(now, ConsumerMember(*stored))
+        group._changed_members.clear()
         return group
+
+    def adopt(self, now: Milliseconds, member: ConsumerMember) -> None:
+        """Add a member of former times with what it holds. Raise ValueError if another one holds a part of that."""
+        if not self._holders.keys().isdisjoint(held := member.assigned | member.revoking):
+            raise ValueError("two members hold the same partition")
+        self._touch(member, now)
+        if member.state is MemberState.UNREVOKED:
+            member.revoke_deadline = now + member.rebalance_timeout_ms
+        self._add(member)
+        for partition in held:
+            self._holders[partition] = member.member_id
+            member.assigned_at[partition] = member.epoch  # perhaps earlier; that is not stored
 
     # ------------------------------------------------------------------------------------------ staying
 
-    def _stay(self, now: Milliseconds, request: Heartbeat, topics: ExistingTopics) -> HeartbeatResult:
+    def _stay(
+        self, now: Milliseconds, request: Heartbeat, topics: ExistingTopics, classic: ClassicPart | None = None
+    ) -> tuple[ConsumerMember, Partitions]:
+        """Move the member that sends this one step on. Return it, and what was assigned to it before."""
         if request.topic_regex:
             check_regex(request.topic_regex)
-        member, is_new = self._member_of(request)
-        resubscribed = self._update(member, request) or is_new
+        member, is_new = self._member_of(request, classic)
+        resubscribed = self._update(member, request, classic) or is_new
         if resubscribed or member.matched is None or topics.version != self._topics_version:
             self._look_at(topics)
         if resubscribed:
@@ -252,19 +381,20 @@ class ConsumerGroup:
             self._compute_target()
         before = member.assigned
         self._reconcile(now, member, request.owned)
-        member.deadline = now + self.settings.session_timeout_ms
-        wanted = request.is_full or member.assigned != before
-        return HeartbeatResult(
-            ErrorCode.NONE, None, member.member_id, member.epoch, member.assigned if wanted else None
-        )
+        self._touch(member, now)
+        return member, before
 
-    def _member_of(self, request: Heartbeat) -> tuple[ConsumerMember, bool]:
+    def _touch(self, member: ConsumerMember, now: Milliseconds) -> None:
+        part = member.classic
+        member.deadline = now + (self.settings.session_timeout_ms if part is None else part.session_timeout_ms)
+
+    def _member_of(self, request: Heartbeat, classic: ClassicPart | None) -> tuple[ConsumerMember, bool]:
         """Return the member that sends this, and whether it is new."""
         joins = request.member_epoch == JOIN_EPOCH
         if request.instance_id is not None:
             holder = self.statics.get(request.instance_id)
             if joins and holder is not None and holder != request.member_id:
-                return self._replace_static(self.members[holder], request), False
+                return self._replace_static(self.members[holder], request, classic), False
             self._check_instance(request, may_be_new=joins)
         member = self.members.get(request.member_id)
         if member is None:
@@ -287,9 +417,12 @@ class ConsumerGroup:
         self._changed_members.add(member.member_id)
         return member
 
-    def _replace_static(self, former: ConsumerMember, request: Heartbeat) -> ConsumerMember:
-        """Let a static member that returns with a new id continue where the old one stopped."""
-        if former.epoch != LEAVE_STATIC_EPOCH:
+    def _replace_static(
+        self, former: ConsumerMember, request: Heartbeat, classic: ClassicPart | None
+    ) -> ConsumerMember:
+        """Let a static member that returns with a new id continue where the old one stopped. In the classic protocol a
+        static member does not say that it leaves."""
+        if former.epoch != LEAVE_STATIC_EPOCH and former.classic is None and classic is None:
             raise ServerError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"{request.instance_id} is still used by member {former.member_id}, which has not left",
@@ -301,7 +434,7 @@ class ConsumerGroup:
             self._holders[partition] = member.member_id
         return self._add(member)
 
-    def _update(self, member: ConsumerMember, request: Heartbeat) -> bool:
+    def _update(self, member: ConsumerMember, request: Heartbeat, classic: ClassicPart | None) -> bool:
         """Apply the changed fields of the request; return True if the subscription changed."""
         before = member.record()
         if request.rack_id is not None:
@@ -319,6 +452,7 @@ class ConsumerGroup:
         member.client_id = request.client_id
         member.client_host = request.client_host
         member.principal = request.principal
+        member.classic = classic
         after = member.record()
         if after != before:
             self._changed_members.add(member.member_id)
@@ -497,6 +631,22 @@ class ConsumerGroup:
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if member_epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+
+def in_bytes(held: Partitions, names: Mapping[UUID, str], part: ClassicPart) -> bytes:
+    """Return what a classic member holds, in the bytes of its protocol."""
+    named = frozenset(TopicPartition(names[each.topic_id], each.partition) for each in held if each.topic_id in names)
+    return write_assignment(named, read_subscription(part.protocols[0][1]).version)
+
+
+def _again_within(now: Milliseconds, member: ConsumerMember) -> Milliseconds | None:
+    """Return how soon a member that waits for others should ask again: often at first, because most release at once."""
+    if member.state is not MemberState.UNRELEASED:
+        member.waits_since = None
+        return None
+    if member.waits_since is None:
+        member.waits_since = now
+    return max(SOON, (now - member.waits_since) // 4)
 
 
 def _still_owns(owned: Partitions | None, revoking: Partitions) -> bool:

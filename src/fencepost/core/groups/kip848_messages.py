@@ -99,6 +99,16 @@ class HeartbeatResult(NamedTuple):
     member_epoch: int = 0
     assignment: Partitions | None = None
     """None: unchanged."""
+    again_within: Milliseconds | None = None
+    """The next heartbeat should come as soon as this: partitions are about to be free for the member."""
+
+
+class ClassicPart(NamedTuple):
+    """What the coordinator must know of a member that still uses the classic protocol."""
+
+    session_timeout_ms: Milliseconds
+    protocols: tuple[tuple[str, bytes], ...]
+    """As in its JoinGroup: a group that becomes classic again needs them."""
 
 
 class ConsumerMemberRecord(NamedTuple):
@@ -120,6 +130,7 @@ class ConsumerMemberRecord(NamedTuple):
     revoking: Partitions
     target: Partitions
     principal: str = ""
+    classic: ClassicPart | None = None
 
 
 class ConsumerGroupRecord(NamedTuple):
@@ -158,14 +169,18 @@ class ConsumerMember:
     target: Partitions = NOTHING
     principal: str = ""
     """Who sent the last heartbeat."""
+    classic: ClassicPart | None = None
+    """None: it uses the new protocol."""
     matched: frozenset[str] | None = None
     """The topics that `topic_regex` matches and that the principal may describe; None: look again."""
     deadline: Milliseconds = 0
     """End of its session."""
     revoke_deadline: Milliseconds | None = None
-    """When it must have released `revoking`."""
+    """When it must have released `revoking`. A classic member must have sent the JoinGroup or SyncGroup that is due."""
     assigned_at: dict[PartitionId, int] = field(default_factory=dict)
     """The epoch at which it got each partition that it holds."""
+    waits_since: Milliseconds | None = None
+    """Since when it waits for partitions that others have not released yet."""
     names_size: int = field(init=False)
     """Length of all of `topic_names`."""
 

@@ -1,6 +1,7 @@
 """Subscriptions and assignments of classic members, in bytes, and how a leader divides the partitions.
 
-A classic group's coordinator does not look into these: the members decide among themselves. Layouts, as all of Kafka's
+A classic group's coordinator looks into these only when the group changes its protocol: otherwise the members decide
+among themselves. Layouts, as all of Kafka's
 clients write them (fields are only ever added at the end):
 
     subscription  version INT16, topics [STRING], user_data BYTES, owned [topic STRING, partitions [INT32]] (from 1),
@@ -33,6 +34,7 @@ class Subscription(NamedTuple):
     topics: frozenset[str]
     owned: Named = NONE
     generation: int = -1
+    version: int = _VERSION
 
 
 def write_subscription(subscription: Subscription) -> bytes:
@@ -68,11 +70,11 @@ def _subscription(data: _Bytes) -> Subscription:
             topic = data.text()
             owned += [TopicPartition(topic, data.int32()) for _ in range(data.int32())]
     generation = data.int32() if version >= 2 else -1
-    return Subscription(topics, frozenset(owned), generation)
+    return Subscription(topics, frozenset(owned), generation, version)
 
 
-def write_assignment(partitions: Named) -> bytes:
-    return _INT16.pack(_VERSION) + _partitions(partitions) + _INT32.pack(_NULL)
+def write_assignment(partitions: Named, version: int = _VERSION) -> bytes:
+    return _INT16.pack(version) + _partitions(partitions) + _INT32.pack(_NULL)
 
 
 def divide(protocol: str, members: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, Named]:

@@ -99,7 +99,7 @@ class Step(Enum):
     """Renumber the remaining batches under another epoch."""
 
 
-class Verdict(Enum):
+class SendVerdict(Enum):
     """The consequence of a server error for the batch."""
 
     RETRY = "retry"
@@ -284,7 +284,7 @@ class Flight(Generic[BatchT]):
         written: WrittenAs = WrittenAs.BARE,
         *,
         appended: bool = False,
-    ) -> Verdict:
+    ) -> SendVerdict:
         """Handle an error of the server. RETRY is arranged here; the caller acts on the other verdicts.
 
         `appended`: the error names an offset, so it came after the append. A leader of Apache Kafka that loses its
@@ -299,21 +299,21 @@ class Flight(Generic[BatchT]):
             # Otherwise the server has lost, truncated or already passed the sequence before this batch.
             if not earlier_unsettled:
                 self._hole = True
-            return Verdict.RETRY
+            return SendVerdict.RETRY
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._idempotent:
-            return Verdict.PERSISTED
+            return SendVerdict.PERSISTED
         if written is WrittenAs.IN_TRANSACTION and code in FENCING | TRANSACTION_OVER:
-            return Verdict.ABORT
+            return SendVerdict.ABORT
         if code in FENCING:
             if written is WrittenAs.BARE:
-                return Verdict.FENCED
+                return SendVerdict.FENCED
             self._hole = True  # the next epoch is requested: the coordinator gives it, or knows of a successor
-            return Verdict.RETRY
+            return SendVerdict.RETRY
         if code.retriable or (written is WrittenAs.NAMED and code in TRANSACTION_OVER):
             # Outside of transactions: the marker that ends the previous one has not reached this partition yet.
             self._not_before = max(self._not_before, now + backoff)
-            return Verdict.RETRY
-        return Verdict.GIVE_UP
+            return SendVerdict.RETRY
+        return SendVerdict.GIVE_UP
 
     def lost(self, sent: Sent[BatchT], now: float, backoff: float, *, overdue: bool = False) -> None:
         """Mark a batch as in doubt: its connection ended, or its answer did not come in time (`overdue`)."""

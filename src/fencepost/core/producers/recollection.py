@@ -63,7 +63,7 @@ class Known(NamedTuple):
         return SavedPlace(place.topic_id, offset, self.identity, sequence.following(self.sequence))
 
 
-class Fence(NamedTuple):
+class PartitionFence(NamedTuple):
     """How this run has fenced a partition before it reads it."""
 
     marker: Identity
@@ -81,7 +81,7 @@ class Taken(Exception):
 class Recollection:
     """Collects the name's records of one partition, batch by batch, from a saved place to the end of the log."""
 
-    def __init__(self, place: SavedPlace, pids: Collection[Pid], fence: Fence) -> None:
+    def __init__(self, place: SavedPlace, pids: Collection[Pid], fence: PartitionFence) -> None:
         """`pids`: all that the name ever had."""
         self._place = place
         self._pids = pids

@@ -41,11 +41,6 @@ class TokenBucket:
         self._fill(now)
         return self._level > 0
 
-    def is_full(self, now: float) -> bool:
-        """Tell if nobody would notice that the bucket is forgotten."""
-        self._fill(now)
-        return self._level >= self._rate * self._burst
-
     def _fill(self, now: float) -> None:
         if now > self._at:
             self._level = min(self._level + (now - self._at) * self._rate, self._rate * self._burst)

@@ -25,11 +25,6 @@ class SearchPace:
         """Begin to measure anew, perhaps in another thread; the last measurement counts until the next."""
         self._at = wall, process, thread
 
-    @property
-    def share(self) -> float:
-        """The share of the time in which the search may work."""
-        return self._share
-
     def measure(self, wall: float, process: float, thread: float) -> None:
         """Note the clocks: the wall's, the CPU time of the process and that of the search's thread."""
         elapsed = wall - self._at[0]

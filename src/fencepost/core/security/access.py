@@ -105,6 +105,7 @@ NEEDS: Final[Mapping[int, tuple[Need, ...]]] = {
     50: (CLUSTER_DESCRIBE,),  # DescribeUserScramCredentials
     51: (CLUSTER_ALTER,),  # AlterUserScramCredentials
     55: (CLUSTER_DESCRIBE,),  # DescribeQuorum
+    57: (CLUSTER_ALTER,),  # UpdateFeatures
     60: (CLUSTER_DESCRIBE,),  # DescribeCluster: for the authorized operations only
     61: (TOPIC_READ,),  # DescribeProducers
     65: (TRANSACTIONAL_ID_DESCRIBE, TOPIC_DESCRIBE),  # DescribeTransactions

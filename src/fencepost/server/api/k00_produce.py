@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Final
 
 from fencepost.core.producers.dedup import Accept, BatchVerdict, Conflict, Duplicate, Forgotten, StaleEpoch, Unknown
@@ -160,8 +161,12 @@ async def _prepare(
         except (FencepostError, OSError) as error:
             logger.warning("cannot open %s: %s", partition.name, error)
     found = scans if isinstance(scans, dict) else await scans
+    # Hundreds of requests may be ready at the same moment, and the first batch of a log makes its files.
+    await broker.opening_turns()
     _check_not_ended(broker, message, ended)
+    began = perf_counter()
     answer = _produce(broker, request, message, found)
+    broker.opening_turns.spend(perf_counter() - began)
     return await answer if isinstance(answer, Awaitable) else answer
 
 

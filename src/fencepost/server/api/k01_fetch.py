@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from fencepost.core.fetch_sessions import INITIAL_EPOCH, Full
+from fencepost.core.fetch_sessions import INITIAL_EPOCH
 from fencepost.core.quotas.entities import CONSUMER_BYTE_RATE
 from fencepost.core.topic_name import MAX_LENGTH
 from fencepost.errors import ErrorCode, FencepostError, Malformed
@@ -140,10 +140,9 @@ def _begin(broker: Broker, request: ApiRequest, message: FetchRequest) -> tuple[
     )
     if isinstance(judged, ErrorCode):
         return judged
-    full = isinstance(judged, Full)
-    context = FetchContext(by_id=by_id) if isinstance(judged, Full) else judged
+    context = FetchContext(by_id=by_id) if judged is None else judged
     context.isolate(message.isolation_level)
-    return context, full
+    return context, judged is None
 
 
 def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:

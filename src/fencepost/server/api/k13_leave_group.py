@@ -6,7 +6,6 @@ v4 is flexible, v5 accepts a reason (ignored).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.groups.classic_messages import Leave
@@ -20,22 +19,20 @@ _FIRST_VERSION_WITH_SEVERAL: Final = 3
 _AT_ONCE: Final = 1000
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     if not request.may(GROUP_READ, message.group_id):
         return {"error_code": GROUP_READ.refusal, "members": []}
     if request.version < _FIRST_VERSION_WITH_SEVERAL:
+        await broker.groups.settled(message.group_id)
         result = broker.groups.leave(message.group_id, [Leave(message.member_id)])
         return {"error_code": result if isinstance(result, ErrorCode) else result[0]}
     leaving = [Leave(member.member_id, member.group_instance_id) for member in message.members]
     pieces = [leaving[at : at + _AT_ONCE] for at in range(0, len(leaving), _AT_ONCE)] or [[]]
-    if len(pieces) == 1:
-        return _leave(broker, message.group_id, leaving)
-    return _in_pieces(broker, message.group_id, pieces)
-
-
-async def _in_pieces(broker: Broker, group_id: str, pieces: list[list[Leave]]) -> Fields:
-    rows = [_leave(broker, group_id, piece) async for piece in paced(pieces)]
+    rows = []
+    async for piece in paced(pieces):
+        await broker.groups.settled(message.group_id)
+        rows.append(_leave(broker, message.group_id, piece))
     return {"error_code": rows[0]["error_code"], "members": [member for row in rows for member in row["members"]]}
 
 

@@ -6,8 +6,8 @@ Versions 1 to 4. v1 adds the source of a value, v3 its type and documentation, v
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
-from typing import Any, Final
+from collections.abc import Awaitable, Iterator
+from typing import Any, Final, NamedTuple
 
 from fencepost.core.security.access import (
     CLUSTER_DESCRIBE_CONFIGS,
@@ -18,10 +18,9 @@ from fencepost.core.security.access import (
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
-from fencepost.server.kafka_configs import kafka_configs
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import in_pieces
-from fencepost.server.storage.topic_config import KNOWN
+from fencepost.server.storage.topic_config import KNOWN, Kind
 from fencepost.server.storage.topics import check_topic_name
 from fencepost.setting import meaning_of
 
@@ -157,7 +156,7 @@ def _kafka_rows(broker: Broker, request: ApiRequest) -> list[Fields]:
             "config_type": _TYPES[each.kind],
             "documentation": each.documentation,
         }
-        for each in kafka_configs(broker, dialled, request.connection.session.listener.name)
+        for each in _kafka_configs(broker, dialled, request.connection.session.listener.name)
     ]
 
 
@@ -179,3 +178,64 @@ def _server_row(name: str, field: dataclasses.Field[Any], config: object) -> Fie
 
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)
+
+
+_OF_TOPICS: Final = {
+    "compression.type": "compression.type",
+    "log.cleaner.delete.retention.ms": "delete.retention.ms",
+    "log.cleaner.max.compaction.lag.ms": "max.compaction.lag.ms",
+    "log.cleaner.min.cleanable.ratio": "min.cleanable.dirty.ratio",
+    "log.cleaner.min.compaction.lag.ms": "min.compaction.lag.ms",
+    "log.cleanup.policy": "cleanup.policy",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "log.message.timestamp.type": "message.timestamp.type",
+    "log.retention.bytes": "retention.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.roll.ms": "segment.ms",
+    "log.segment.bytes": "segment.bytes",
+    "message.max.bytes": "max.message.bytes",
+    "min.insync.replicas": "min.insync.replicas",
+}
+"""Kafka's name of the default of each topic config."""
+
+
+class KafkaConfig(NamedTuple):
+    name: str
+    value: str
+    kind: Kind
+    documentation: str
+
+
+def _kafka_configs(broker: Broker, dialled: str, listener: str) -> Iterator[KafkaConfig]:
+    """Yield the settings that have another name in Kafka. `dialled` is the address of this client's `listener`."""
+    config, data = broker.config, str(broker.directory.path)
+    ends = config.endpoints
+    known = {each.name: dialled if each.name == listener else each.advertise or each.address for each in ends}
+    yield KafkaConfig("listeners", _uris({each.name: each.address for each in ends}), "list", "the listeners")
+    yield KafkaConfig("advertised.listeners", _uris(known), "list", "the addresses that clients are given")
+    protocols = ",".join(f"{each.name.upper()}:{each.protocol.upper()}" for each in ends)
+    yield KafkaConfig("listener.security.protocol.map", protocols, "string", "the protocol of each listener")
+    yield KafkaConfig("broker.id", str(config.node_id), "int", "see node.id")
+    yield KafkaConfig("process.roles", "broker,controller", "list", "one node is both")
+    yield KafkaConfig("log.dirs", data, "string", "the data directory")
+    yield KafkaConfig("log.dir", data, "string", "see log.dirs")
+    yield KafkaConfig("num.partitions", str(config.default_partitions), "int", "see default.partitions")
+    yield KafkaConfig("default.replication.factor", "1", "int", "there is one node")
+    automatic = str(config.auto_create_topics).lower()
+    yield KafkaConfig("auto.create.topics.enable", automatic, "bool", "see auto.create.topics")
+    yield KafkaConfig("delete.topic.enable", "true", "bool", "topics can be deleted")
+    yield KafkaConfig("socket.request.max.bytes", str(config.max_request_bytes), "int", "see max.request.bytes")
+    yield KafkaConfig("connections.max.idle.ms", str(config.connection_idle_ms), "long", "see connection.idle.ms")
+    per_address = str(config.max_connections_per_address)
+    yield KafkaConfig("max.connections.per.ip", per_address, "int", "see max.connections.per.address")
+    minutes = str(config.offsets_retention_ms // 60_000)
+    yield KafkaConfig("offsets.retention.minutes", minutes, "int", "see offsets.retention.ms")
+    interval = str(config.background_interval_ms)
+    yield KafkaConfig("log.retention.check.interval.ms", interval, "long", "see background.interval.ms")
+    for name, of_topic in _OF_TOPICS.items():
+        topic = KNOWN[of_topic]
+        yield KafkaConfig(name, topic.default, topic.kind, f"the default of the topic config {of_topic}")
+
+
+def _uris(addresses: dict[str, str]) -> str:
+    return ",".join(f"{name.upper()}://{address}" for name, address in addresses.items())

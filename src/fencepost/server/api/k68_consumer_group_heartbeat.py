@@ -61,12 +61,15 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         ),
     )
     failed = result.error is not ErrorCode.NONE
+    interval = broker.groups.consumer_settings.heartbeat_interval_ms
+    if result.again_within is not None:
+        interval = min(interval, result.again_within)
     return {
         "error_code": result.error,
         "error_message": result.message,
         "member_id": result.member_id,
         "member_epoch": result.member_epoch,
-        "heartbeat_interval": 0 if failed else broker.groups.consumer_settings.heartbeat_interval_ms,
+        "heartbeat_interval": 0 if failed else interval,
         "assignment": None
         if result.assignment is None
         else {"topic_partitions": await grouped(broker, result.assignment)},

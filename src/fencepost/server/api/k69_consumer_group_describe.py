@@ -18,6 +18,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 
+_CLASSIC_MEMBER: Final = 0
 _CONSUMER_MEMBER: Final = 1
 
 
@@ -85,7 +86,7 @@ async def _member(broker: Broker, member: ConsumerMember) -> dict[str, Any]:
         "subscribed_topic_regex": member.topic_regex,
         "assignment": await _assignment(broker, member.assigned),
         "target_assignment": await _assignment(broker, member.target),
-        "member_type": _CONSUMER_MEMBER,
+        "member_type": _CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     }
 
 

@@ -126,6 +126,46 @@ class Copier:
             fd = file.fileno()
             return self._write(lambda position: self._read(fd, position), target, size)
 
+    def begins_with(self, source: Path, size: int, checksum: int) -> bool:
+        """Tell if the first `size` bytes of the file have this checksum."""
+        with source.open("rb", buffering=0) as file:
+            return self._checksum_of(file.fileno(), size) == checksum
+
+    def append(self, source: Path, target: Path, start: int, size: int, checksum: int) -> int:
+        """Copy the bytes from `start` to `size` durably to the end of the target, which has those before, with this
+        checksum. Return that of all. On an error the target is as it was."""
+        disk = self._disk
+        fd = disk.open(str(target), create=False)
+        try:
+            with source.open("rb", buffering=0) as file:
+                whole, part = self._append(fd, file.fileno(), start, size, checksum)
+            forget_cache(fd)
+            if self._checksum_of(fd, size, start) != part:
+                raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
+            return whole
+        except BaseException:
+            disk.truncate(fd, start)
+            raise
+        finally:
+            disk.close(fd)
+
+    def _append(self, fd: int, source: int, position: int, size: int, whole: int) -> tuple[int, int]:
+        """Return the checksum of the whole, of which `whole` is that of the beginning, and that of this part."""
+        part = 0
+        while position < size:
+            count = min(self._read(source, position), size - position)
+            if not count:
+                raise EOFError(f"the source has {position} bytes, not {size}")
+            write_all(self._disk, fd, self._buffer[:count], position)
+            whole = int(crc32c(self._buffer[:count], whole))
+            part = int(crc32c(self._buffer[:count], part))
+            position += count
+            self._advance(count)
+            if self._pauses is not None:
+                self._pauses.done(count)
+        self._disk.sync(fd)
+        return whole, part
+
     def clone_or_copy(self, source: Path, target: Path, size: int) -> int:
         """Do the same without copying bytes, where the file system can do that. The two share their blocks until one
         is written to, so neither sees a later change of the other."""
@@ -211,8 +251,8 @@ class Copier:
             self._read_flag = 0  # an older kernel, or a file system that does not know it
         return self._read(fd, position)
 
-    def _checksum_of(self, fd: int, size: int) -> int:
-        checksum = position = 0
+    def _checksum_of(self, fd: int, size: int, position: int = 0) -> int:
+        checksum = 0
         while position < size:
             count = min(self._read(fd, position), size - position)
             if not count:

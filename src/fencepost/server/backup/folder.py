@@ -1,7 +1,8 @@
 """Backups in a folder: one folder each, named by its moment (UTC).
 
     20261117T081500.123Z/       manifest.json, meta.sqlite, logs/…
-    20261117T083000.456Z/       whole too: files that have not changed are links to those of the backup before
+    20261117T083000.456Z/       whole too: files that have not changed are links to those of the backup before; to those
+                                that have grown, the rest is appended, and a manifest says how much is its backup's
     .lock                       locked while a backup is made
     .20261117T084500.789Z.part  one that has not ended; the next backup removes it
 
@@ -194,11 +195,12 @@ class _Copy:
         self._copier = Copier(disk, self._advance, Pauses(BackupPace()))
         self._before = before[0] if before else None
         self._known = {file.path: file for file in before[1].files} if before else {}
-        self._copied: list[BackedUpFile] = []
+        self._copied: list[int] = []
+        """Bytes of each file that was copied, or grew."""
 
     def run(self, target: Path) -> BackupReport:
         point = self._files.point
-        check_room(self._disk, target.parent, sum(file.size for file in point.files if not self._is_known(file)))
+        check_room(self._disk, target.parent, sum(map(self._missing, point.files)))
         done = tuple(self._back_up(file) for file in point.files)
         manifest = BackupManifest(point.fencepost, point.taken_ms, point.cluster_id, done)
         write_file(self._disk, str(self._part / MANIFEST), manifest.encode())
@@ -206,16 +208,16 @@ class _Copy:
             self._disk.sync_directory(root)
         self._part.rename(target)
         self._disk.sync_directory(str(target.parent))
-        copied = sum(file.size for file in self._copied)
-        return BackupReport(target, point.taken_ms, len(done), manifest.size, len(self._copied), copied)
+        return BackupReport(target, point.taken_ms, len(done), manifest.size, len(self._copied), sum(self._copied))
 
-    def _is_known(self, file: PointFile) -> bool:
-        """Tell if the file is probably in the backup before, so that it takes no space."""
+    def _missing(self, file: PointFile) -> int:
+        """Return how many bytes of the file are probably not in the backup before, and take space."""
         known = self._known.get(file.path)
-        if known is None or known.size != file.size:
-            return False
+        if known is None or known.size > file.size:
+            return file.size
         status = self._files.place(file).stat()
-        return file.size <= _SMALL or known.source == SourceFile(status.st_ino, status.st_mtime_ns)
+        is_known = file.size <= _SMALL or known.source.inode == status.st_ino
+        return file.size - known.size if is_known else file.size
 
     def _back_up(self, file: PointFile) -> BackedUpFile:
         source, target = self._files.place(file), self._part / file.path
@@ -226,20 +228,42 @@ class _Copy:
         if known is not None and known.size == file.size and self._reused(known, identity, source, target):
             self._advance(file.size)
             return known._replace(source=identity)
-        checksum = self._copier.copy(source, target, file.size)
-        done = BackedUpFile(file.path, file.size, checksum, identity)
-        self._copied.append(done)
-        return done
+        checksum = self._appended(known, identity, source, target, file.size) if known is not None else None
+        if known is not None and checksum is not None:
+            self._copied.append(file.size - known.size)
+        else:
+            checksum = self._copier.copy(source, target, file.size)
+            self._copied.append(file.size)
+        return BackedUpFile(file.path, file.size, checksum, identity)
+
+    def _appended(self, known: BackedUpFile, identity: SourceFile, source: Path, target: Path, size: int) -> int | None:
+        """Link the file of the backup before, append what is new, and return the checksum. The older backup has the
+        longer file too, and takes its own part of it. None: the file must be copied.
+
+        The beginning is read and compared: recovery may have cut off an end that was in the backup, and others have
+        written there since. A file that is longer than its backup says has another owner: a backup that was moved."""
+        assert self._before is not None
+        old = self._before / known.path
+        if not known.size < size or known.source.inode != identity.inode:
+            return None
+        try:
+            if old.stat().st_size != known.size or not self._copier.begins_with(source, known.size, known.crc32c):
+                return None
+            os.link(old, target)
+        except OSError:
+            return None
+        self._advance(known.size)
+        return self._copier.append(source, target, known.size, size, known.crc32c)
 
     def _reused(self, known: BackedUpFile, identity: SourceFile, source: Path, target: Path) -> bool:
         """Link the file of the backup before; return False if it is another one, or not there any more."""
         assert self._before is not None
         old = self._before / known.path
         try:
-            if old.stat().st_size != known.size:
+            if old.stat().st_size < known.size:
                 return False
             is_same = known.source == identity or (
-                known.size <= _SMALL and old.read_bytes() == source.read_bytes()[: known.size]
+                known.size <= _SMALL and old.read_bytes()[: known.size] == source.read_bytes()[: known.size]
             )
             if is_same:
                 os.link(old, target)

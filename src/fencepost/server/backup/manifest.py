@@ -2,7 +2,7 @@
 
 `point.json` lies beside the files that a backup copies, `manifest.json` beside the copies:
 
-    {"checksum": CRC-32C of the manifest, "manifest": {"format": 1, "fencepost": VERSION, "taken_ms": …,
+    {"checksum": CRC-32C of the manifest, "manifest": {"format": 2, "fencepost": VERSION, "taken_ms": …,
      "cluster_id": …, "files": [{"path": …, "size": …, "crc32c": …, "source": [INODE, MTIME]}, …]}}
 
 The source says which file was copied. A file of a log never changes its bytes, so if the next backup finds the same
@@ -23,7 +23,9 @@ from fencepost.errors import FencepostError
 STORE: Final = "meta.sqlite"
 POINT: Final = "point.json"
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""2: a file may be longer than its manifest says, because a later backup has appended to it. A fencepost that knows
+only format 1 would call that damaged."""
 _PATH: Final = re.compile(r"meta\.sqlite|logs/[a-zA-Z0-9._-]{1,200}\.[a-zA-Z0-9_-]{22}/[0-9]+/[a-zA-Z0-9._-]+")
 
 

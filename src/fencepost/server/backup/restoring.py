@@ -124,7 +124,8 @@ def _copy_all(backup: Path, manifest: BackupManifest, part: Path, copier: Copier
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
         try:
             size = source.stat().st_size
-            checksum = copier.clone_or_copy(source, target, file.size) if size == file.size else None
+            # A newer backup may have appended to the file.
+            checksum = copier.clone_or_copy(source, target, file.size) if size >= file.size else None
         except FileNotFoundError:
             raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
         if checksum != file.crc32c:

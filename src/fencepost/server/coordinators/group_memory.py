@@ -13,9 +13,9 @@ from typing import Final
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import Join, Sync
 from fencepost.core.groups.kip848 import ConsumerGroup
-from fencepost.core.groups.kip848_messages import Heartbeat
+from fencepost.core.groups.kip848_messages import ExistingTopics, Heartbeat
 from fencepost.core.groups.offsets import Committed, OffsetTable
-from fencepost.core.groups.roster import size_of_protocols
+from fencepost.core.groups.roster import Protocols, size_of_protocols
 from fencepost.server.coordinators import group_rows
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -23,6 +23,8 @@ _GROUP: Final = 1000
 _MEMBER: Final = 500
 _PARTITION: Final = 100
 """Size of a partition in an assignment of the new protocol."""
+_TIMES: Final = 2
+"""A partition that a group reads is in a member's assignment, and in the one that it is to have."""
 OFFSET_SIZE: Final = 300
 
 
@@ -108,12 +110,21 @@ class GroupMemory:
 
 def size_of_join(request: Join, group: Group | ConsumerGroup | None) -> int:
     """Return by how many bytes the group would grow; a known member already counts."""
-    former = group.members.get(request.member_id) if isinstance(group, Group) else None
+    former = _protocols(group, request.member_id)
     if former is not None:
-        return size_of_protocols(request.protocols) - size_of_protocols(former.protocols)
+        return size_of_protocols(request.protocols) - size_of_protocols(former)
     # A static member's id begins with its instance id.
     names = 2 * len(request.instance_id or "") + len(request.protocol_type or "")
     return _MEMBER + names + size_of_protocols(request.protocols)
+
+
+def _protocols(group: Group | ConsumerGroup | None, member_id: str) -> Protocols | None:
+    """Return what a classic member of the group offers."""
+    if isinstance(group, Group):
+        member = group.members.get(member_id)
+        return member.protocols if member is not None else None
+    guest = group.members.get(member_id) if group is not None else None
+    return guest.classic.protocols if guest is not None and guest.classic is not None else None
 
 
 def size_of_sync(request: Sync, group: Group) -> int:
@@ -121,15 +132,20 @@ def size_of_sync(request: Sync, group: Group) -> int:
     return new - sum(len(member.assignment) for member in group.members.values()) if new else 0
 
 
-def size_of_heartbeat(request: Heartbeat, group: Group | ConsumerGroup | None) -> int:
+def size_of_heartbeat(request: Heartbeat, group: Group | ConsumerGroup | None, topics: ExistingTopics) -> int:
+    """Return by how many bytes the group would grow, with the partitions of topics that nobody in it has named yet.
+    What a pattern matches counts afterwards."""
     if request.topic_names is None and request.topic_regex is None:
         return 0  # as in most heartbeats
+    names = request.topic_names or frozenset()
+    known = group.known if isinstance(group, ConsumerGroup) else {}
+    new = sum(topics.by_name[name].partitions for name in names if name not in known and name in topics.by_name)
+    size = sum(map(len, names)) + len(request.topic_regex or "") + _PARTITION * _TIMES * new
     former = group.members.get(request.member_id) if isinstance(group, ConsumerGroup) else None
-    size = sum(map(len, request.topic_names or ())) + len(request.topic_regex or "")
     if former is not None:
         return size - former.names_size
-    names = request.member_id, request.instance_id, request.rack_id, request.principal
-    return size + _MEMBER + sum(len(name or "") for name in names)
+    ids = request.member_id, request.instance_id, request.rack_id, request.principal
+    return size + _MEMBER + sum(len(name or "") for name in ids)
 
 
 def size_of_offsets(offsets: Mapping[TopicPartition, Committed], former: OffsetTable) -> int:
@@ -151,6 +167,7 @@ def size_of_members(group: Group | ConsumerGroup) -> int:
         + member.names_size
         + len(member.topic_regex or "")
         + len(member.principal)
+        + (size_of_protocols(member.classic.protocols) if member.classic is not None else 0)
         + _PARTITION * (len(member.assigned) + len(member.target) + len(member.revoking))
         for member in group.members.values()
     )

@@ -17,12 +17,14 @@ from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
 from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord
 from fencepost.core.groups.kip848_messages import (
     Changes,
+    ClassicPart,
     ConsumerGroupRecord,
     ConsumerMemberRecord,
     MemberState,
     TopicInfo,
 )
 from fencepost.core.groups.offsets import Committed
+from fencepost.core.groups.roster import Protocols
 from fencepost.server.storage.store import Later, Queryable, Statement
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -195,13 +197,13 @@ def load_offsets(store: Queryable) -> dict[str, dict[TopicPartition, Committed]]
 def _pack_classic_member(member: MemberRecord) -> str:
     fields = member._asdict()
     del fields["member_id"]
-    fields["protocols"] = [[name, _text(metadata)] for name, metadata in member.protocols]
+    fields["protocols"] = _pack_protocols(member.protocols)
     fields["assignment"] = _text(member.assignment)
     return json.dumps(fields)
 
 
 def _unpack_classic_member(member_id: str, fields: dict[str, Any]) -> MemberRecord:
-    fields["protocols"] = tuple((name, base64.b64decode(metadata)) for name, metadata in fields["protocols"])
+    fields["protocols"] = _unpack_protocols(fields["protocols"])
     fields["assignment"] = base64.b64decode(fields["assignment"])
     return MemberRecord(member_id=member_id, **fields)
 
@@ -212,6 +214,10 @@ def _pack_consumer_member(member: ConsumerMemberRecord) -> str:
     fields["topic_names"] = sorted(member.topic_names)
     for name in ("assigned", "revoking", "target"):
         fields[name] = _pack_partitions(fields[name])
+    if member.classic is None:
+        del fields["classic"]
+    else:
+        fields["classic"] = [member.classic.session_timeout_ms, _pack_protocols(member.classic.protocols)]
     return json.dumps(fields)
 
 
@@ -220,7 +226,18 @@ def _unpack_consumer_member(member_id: str, fields: dict[str, Any]) -> ConsumerM
     fields["state"] = MemberState(fields["state"])
     for name in ("assigned", "revoking", "target"):
         fields[name] = _unpack_partitions(fields[name])
+    if "classic" in fields:
+        session_timeout_ms, protocols = fields["classic"]
+        fields["classic"] = ClassicPart(session_timeout_ms, _unpack_protocols(protocols))
     return ConsumerMemberRecord(member_id=member_id, **fields)
+
+
+def _pack_protocols(protocols: Protocols) -> list[list[str]]:
+    return [[name, _text(metadata)] for name, metadata in protocols]
+
+
+def _unpack_protocols(packed: list[list[str]]) -> Protocols:
+    return tuple((name, base64.b64decode(metadata)) for name, metadata in packed)
 
 
 def _pack_partitions(partitions: Partitions) -> dict[str, list[int]]:

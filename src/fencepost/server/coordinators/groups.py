@@ -9,9 +9,8 @@ Handlers call it; a waiting request is a future; one timer serves all groups. Th
 - *A deadline that moves back needs no action.* Heartbeats postpone deadlines all the time. If the timer then finds
   nothing to do, it asks the group for its next deadline and sleeps again.
 
-A group uses the classic protocol or the new one (KIP-848). An empty group changes its protocol when a member of the
-other one joins. A group with members does not: JoinGroup is answered INCONSISTENT_GROUP_PROTOCOL, and
-ConsumerGroupHeartbeat GROUP_ID_NOT_FOUND. Kafka's online migration between the protocols is not supported.
+A group uses the classic protocol or the new one (KIP-848). It changes its protocol when a member of the new one joins,
+and when the last of these has left (`core/groups/migration.py`). An empty group changes it with any member that joins.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from fencepost.core.groups.assignors import PartitionId
 from fencepost.core.groups.classic import Group
@@ -52,8 +51,9 @@ from fencepost.core.groups.kip848_messages import (
     TopicInfo,
     check_form,
 )
+from fencepost.core.groups.migration import downgrade, heartbeat_of, upgrade
 from fencepost.core.groups.offsets import Committed, OffsetTable
-from fencepost.errors import ErrorCode, StorageError
+from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.server.coordinators import group_rows
 from fencepost.server.coordinators.group_memory import (
     GroupEntry,
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_Downgrade: TypeAlias = tuple[Group, list[Effect]]
 
 SCHEMA: Final = group_rows.SCHEMA
 
@@ -85,6 +86,9 @@ _SECONDS: Final = 0.003
 
 _AFTER_A_FAILURE_MS: Final = 1000
 """Time until the retry of a deadline whose work failed."""
+
+_QUICK_BYTES: Final = 64 * 1024
+"""Size of a classic group that changes its protocol in a few milliseconds."""
 
 _STORED_STATES: Final = frozenset({GroupState.STABLE, GroupState.EMPTY})
 """The states of a classic group that survive a restart."""
@@ -163,6 +167,7 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: Join) -> JoinResult:
         if not group_id:
             return JoinResult(ErrorCode.INVALID_GROUP_ID, request.member_id)
+        await self.settled(group_id)
         entry = self._groups.get(group_id)
         name_size = len(group_id) if entry is None else 0
         if not self._memory.has_room(name_size + size_of_join(request, entry.group if entry is not None else None)):
@@ -175,8 +180,8 @@ class GroupCoordinator:
             entry = self._create(group_id)
         group = entry.group
         if isinstance(group, ConsumerGroup):
-            if not group.is_empty or entry.lock.locked():
-                return JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+            if not group.is_empty:
+                return await self._join_consumer(entry, group, request)
             entry.group = group = Group(group_id, self._settings, _random_id, generation=group.epoch)
         answer: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
         self._perform(entry, group.join(self._now(), request, answer))
@@ -186,16 +191,37 @@ class GroupCoordinator:
             self._remove(group_id)
         return await answer
 
+    async def _join_consumer(self, entry: GroupEntry, group: ConsumerGroup, request: Join) -> JoinResult:
+        """Let a classic member join a group of the new protocol."""
+        member_id = request.member_id or f"{request.instance_id or request.client_id}-{_random_id()}"
+        now, topics = self._now(), self._current_topics()
+        try:
+            asks = heartbeat_of(request, member_id, self._settings, topics)
+        except ServerError as refusal:
+            return JoinResult(refusal.code, request.member_id)
+        if not request.member_id and request.instance_id is None and request.needs_known_id:
+            return JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        result = await self._alter(
+            entry, group, partial(group.join, now, request, asks, topics), is_quick=group.is_quick(asks, topics)
+        )
+        return result or JoinResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id)
+
     async def sync(self, group_id: str, request: Sync) -> SyncResult:
         if not group_id:
             return SyncResult(ErrorCode.INVALID_GROUP_ID)
+        await self.settled(group_id)
         entry = self._groups.get(group_id)
-        if entry is None or not isinstance(entry.group, Group):
+        if entry is None:
             return SyncResult(ErrorCode.UNKNOWN_MEMBER_ID)
-        if not self._memory.has_room(size_of_sync(request, entry.group)):
+        group = entry.group
+        if isinstance(group, ConsumerGroup):
+            work = partial(group.sync, self._now(), request)
+            synced = await self._alter(entry, group, work, is_quick=group.work <= QUICK_WORK)
+            return synced or SyncResult(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if not self._memory.has_room(size_of_sync(request, group)):
             return SyncResult(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka for a group that is too large to store
         answer: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
-        self._perform(entry, entry.group.sync(self._now(), request, answer))
+        self._perform(entry, group.sync(self._now(), request, answer))
         del request  # the group keeps what it needs
         self._arm(entry)
         return await answer
@@ -204,21 +230,36 @@ class GroupCoordinator:
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         entry = self._groups.get(group_id)
-        if entry is None or not isinstance(entry.group, Group):
+        if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return entry.group.heartbeat(self._now(), member_id, generation, instance_id)
+        if isinstance(entry.group, Group):
+            return entry.group.heartbeat(self._now(), member_id, generation, instance_id)
+        error = entry.group.beat(self._now(), member_id, generation, instance_id)
+        if error is ErrorCode.REBALANCE_IN_PROGRESS:
+            self._arm_by(entry, entry.group.members[member_id].revoke_deadline)
+        return error
 
     def leave(self, group_id: str, leaving: Sequence[Leave]) -> ErrorCode | list[ErrorCode]:
-        """Remove members. Return one error for the whole request, or one for each member."""
+        """Remove members, in a group that is `settled`. Return one error for the whole request, or one for each."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         entry = self._groups.get(group_id)
-        if entry is None or not isinstance(entry.group, Group):
+        if entry is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
-        errors, effects = entry.group.leave(self._now(), leaving)
+        if isinstance(group := entry.group, ConsumerGroup):
+            errors, classic = self._changing(group, partial(group.leave, leaving))()
+            self._take_over(entry, group, classic)
+            return errors
+        errors, effects = group.leave(self._now(), leaving)
         self._perform(entry, effects)
         self._arm(entry)
         return errors
+
+    async def settled(self, group_id: str) -> None:
+        """Wait until no thread changes this group."""
+        while (entry := self._groups.get(group_id)) is not None and entry.lock.locked():
+            async with entry.lock:
+                pass
 
     # ------------------------------------------------------------------------------------------ consumer groups
 
@@ -229,36 +270,43 @@ class GroupCoordinator:
             return refused
         entry = self._groups.get(group_id)
         name_size = len(group_id) if entry is None else 0
-        growth = name_size + size_of_heartbeat(request, entry.group if entry is not None else None)
+        topics = self._current_topics()
+        growth = name_size + size_of_heartbeat(request, entry.group if entry is not None else None, topics)
         if not self._memory.has_room(growth):
             return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "all groups together use group_memory bytes")
-        if entry is not None and entry.lock.locked():
-            return await self._beat_in_thread(entry, request)
-        joins = request.member_epoch == JOIN_EPOCH
         if entry is None:
-            if not joins:
+            if request.member_epoch != JOIN_EPOCH:
                 return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}")
             if len(self._groups) >= self._broker.config.max_groups:
                 return HeartbeatResult(ErrorCode.GROUP_MAX_SIZE_REACHED, "there are already max_groups groups")
             entry = GroupEntry(group_id, ConsumerGroup(group_id, self.consumer_settings))
-        group = entry.group
-        if isinstance(group, Group):
-            if not joins or not group.is_empty:
-                return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} uses the classic protocol")
-            # Epochs continue after the last generation, so that no number is ever used twice.
-            group = ConsumerGroup(group_id, self.consumer_settings, group.generation, group.generation)
-        topics = self._current_topics()
+        is_large = isinstance(entry.group, Group) and entry.group.members.text_size > _QUICK_BYTES
+        if is_large or entry.lock.locked():
+            return await self._beat_in_thread(entry, request)
+        group = self._as_consumer(entry, request)()
+        if group is None:
+            return _is_classic(group_id, request)
         if not group.is_quick(request, topics):
             self._groups.setdefault(group_id, entry)
             return await self._beat_in_thread(entry, request)
-        result = group.heartbeat(self._now(), request, topics)
-        if group.is_empty and entry.group is not group:
-            return result  # rejected, so the group keeps its protocol
-        entry.group = group
+        result, classic = self._changing(group, partial(group.heartbeat, self._now(), request, topics))()
+        if result.error is not ErrorCode.NONE and (entry.group is not group or group_id not in self._groups):
+            return result  # rejected, so the group keeps its protocol, or is none
         self._groups[group_id] = entry
-        if self._save_consumer(entry, group):
-            self._arm(entry)
+        self._take_over(entry, group, classic)
         return await self._when_saved(entry, result)
+
+    def _as_consumer(self, entry: GroupEntry, request: Heartbeat) -> Callable[[], ConsumerGroup | None]:
+        """Return what makes the group one of the new protocol, for this request; None if that cannot be."""
+        group, now, topics = entry.group, self._now(), self._current_topics()
+        if isinstance(group, ConsumerGroup):
+            return lambda: group
+        if request.member_epoch != JOIN_EPOCH:
+            return lambda: None
+        if group.is_empty:
+            # Epochs continue after the last generation, so that no number is ever used twice.
+            return lambda: ConsumerGroup(entry.group_id, self.consumer_settings, group.generation, group.generation)
+        return partial(upgrade, entry.group_id, group.record(), self.consumer_settings, topics, now)
 
     async def _beat_in_thread(self, entry: GroupEntry, request: Heartbeat) -> HeartbeatResult:
         """Handle a heartbeat of a large group, after those before it."""
@@ -269,36 +317,86 @@ class GroupCoordinator:
         async with entry.lock:
             if self._groups.get(entry.group_id) is not entry:
                 return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group was deleted meanwhile; retry")
-            group = entry.group
-            if isinstance(group, Group):
-                if request.member_epoch != JOIN_EPOCH or not group.is_empty:
-                    text = f"group {entry.group_id} uses the classic protocol"
-                    return HeartbeatResult(ErrorCode.GROUP_ID_NOT_FOUND, text)
-                group = ConsumerGroup(entry.group_id, self.consumer_settings, group.generation, group.generation)
-            now, topics = self._now(), self._current_topics()
-            result = await self._in_thread(lambda: group.heartbeat(now, request, topics))
-            if group.is_empty and entry.group is not group:
-                return result  # rejected, so the group keeps its protocol
+            group = await self._in_thread(self._as_consumer(entry, request))
+            if group is None:
+                return _is_classic(entry.group_id, request)
+            work = partial(group.heartbeat, self._now(), request, self._current_topics())
+            result, classic = await self._in_thread(self._changing(group, work))
             if group.is_empty and not group.epoch and not entry.has_offsets:
                 self._remove(entry.group_id)  # rejected, and the group was new
                 return result
-            entry.group = group
-            if self._save_consumer(entry, group):
-                self._arm(entry)
+            if result.error is not ErrorCode.NONE and entry.group is not group:
+                return result  # rejected, so the group keeps its protocol
+            self._take_over(entry, group, classic)
         return await self._when_saved(entry, result)
+
+    async def _alter(
+        self, entry: GroupEntry, group: ConsumerGroup, work: Callable[[], T], *, is_quick: bool
+    ) -> T | None:
+        """Change a group for a classic member of it. None: it is not the same any more, or cannot be stored; retry."""
+        if is_quick:
+            result, classic = self._changing(group, work, has_joined=True)()
+            self._take_over(entry, group, classic)
+        else:
+            altered = await asyncio.shield(asyncio.ensure_future(self._alter_alone(entry, group, work)))
+            if altered is None:
+                return None
+            (result,) = altered
+        return result if await self._is_saved(entry) else None
+
+    async def _alter_alone(self, entry: GroupEntry, group: ConsumerGroup, work: Callable[[], T]) -> tuple[T] | None:
+        async with entry.lock:
+            if self._groups.get(entry.group_id) is not entry or entry.group is not group:
+                return None
+            result, classic = await self._in_thread(self._changing(group, work, has_joined=True))
+            self._take_over(entry, group, classic)
+        return (result,)
+
+    def _changing(
+        self, group: ConsumerGroup, work: Callable[[], T], *, has_joined: bool = False
+    ) -> Callable[[], tuple[T, _Downgrade | None]]:
+        """Return what does the work, here or in the thread: its result, and the classic group if it has become one."""
+        topics, now = self._current_topics(), self._now()
+
+        def change() -> tuple[T, _Downgrade | None]:
+            result = work()
+            if not group.has_become_classic:
+                return result, None
+            return result, downgrade(group, self._settings, _random_id, topics, now, has_joined=has_joined)
+
+        return change
+
+    def _take_over(self, entry: GroupEntry, group: ConsumerGroup, classic: _Downgrade | None) -> None:
+        """Apply what has changed in a group, and its protocol, if that has changed."""
+        if classic is not None:
+            logger.info("group %s uses the classic protocol: its last member of the new one has left", entry.group_id)
+            entry.group, effects = classic
+            self._perform(entry, effects)
+            self._arm(entry)
+            return
+        former, entry.group = entry.group, group
+        if isinstance(former, Group):
+            if not former.is_empty:
+                logger.info("group %s uses the new protocol: a member of it has joined", entry.group_id)
+            _deliver([each for each in former.close(ErrorCode.REBALANCE_IN_PROGRESS) if isinstance(each, Answer)], None)
+        if self._save_consumer(entry, group):
+            self._arm(entry)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def _when_saved(self, entry: GroupEntry, result: HeartbeatResult) -> HeartbeatResult:
-        refusals = entry.refusals
-        if entry.saving is not None and not entry.saving.done():
-            # Also if this heartbeat changed nothing, because its answer contains earlier changes.
-            await asyncio.wait([entry.saving])
-        if entry.refusals > refusals:
-            # The answer builds on all changes, also those of other heartbeats, and one of them is not stored.
-            return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "cannot store the group's state; retry")
-        return result
+        if await self._is_saved(entry):
+            return result
+        return HeartbeatResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, "cannot store the group's state; retry")
+
+    async def _is_saved(self, entry: GroupEntry) -> bool:
+        refusals, saving = entry.refusals, entry.saving
+        if saving is not None and not saving.done():
+            # Also if this request changed nothing, because its answer contains earlier changes.
+            await asyncio.wait([saving])
+        # The answer builds on all changes, also those of other requests, and all of them must be stored.
+        return entry.refusals == refusals and not _has_failed(saving)
 
     def _save_consumer(self, entry: GroupEntry, group: ConsumerGroup) -> bool:
         """Pass changes to the store; return False if there are none."""
@@ -583,7 +681,9 @@ class GroupCoordinator:
         """After a change, let the timer fire no later than the group's next deadline."""
         entry.members_size = size_of_members(entry.group)
         self._weigh(entry)
-        at = entry.group.next_deadline()
+        self._arm_by(entry, entry.group.next_deadline())
+
+    def _arm_by(self, entry: GroupEntry, at: Milliseconds | None) -> None:
         if at is None or self._closed or (entry.armed is not None and entry.armed <= at):
             return
         self._arm_at(entry, at)
@@ -613,6 +713,9 @@ class GroupCoordinator:
             if entry.armed != at or self._groups.get(entry.group_id) is not entry:
                 continue  # an earlier deadline has replaced it, or the group was deleted
             entry.armed = None
+            if isinstance(entry.group, Group) and entry.lock.locked():
+                self._arm_at(entry, now + _AFTER_A_FAILURE_MS)  # a thread makes it one of the new protocol
+                continue
             if isinstance(entry.group, ConsumerGroup) and (entry.lock.locked() or entry.group.work > QUICK_WORK):
                 self._broker.spawn(self._tick_in_thread(entry, entry.group), "remove members of a large group")
                 continue
@@ -633,7 +736,8 @@ class GroupCoordinator:
         if isinstance(entry.group, Group):
             self._perform(entry, entry.group.tick(now))
         else:
-            self._ticked(entry, entry.group, entry.group.tick(now))
+            group = entry.group
+            self._ticked(entry, group, *self._changing(group, partial(group.tick, now))())
 
     async def _tick_in_thread(self, entry: GroupEntry, group: ConsumerGroup) -> None:
         async with entry.lock:
@@ -642,17 +746,26 @@ class GroupCoordinator:
             now = self._now()
             at = now + _AFTER_A_FAILURE_MS
             with self._broker.health.watch(Chore.GROUPS, entry.group_id):
-                self._ticked(entry, group, await self._in_thread(lambda: group.tick(now)))
+                work = self._changing(group, partial(group.tick, now))
+                self._ticked(entry, group, *await self._in_thread(work))
                 at = now
         if at != now:
             self._arm_at(entry, at)
         else:
             self._arm(entry)
 
-    def _ticked(self, entry: GroupEntry, group: ConsumerGroup, gone: Iterable[str]) -> None:
+    def _ticked(self, entry: GroupEntry, group: ConsumerGroup, gone: Iterable[str], classic: _Downgrade | None) -> None:
         for member_id in gone:
             logger.info("removed member %s of group %s: its session timed out", member_id, entry.group_id)
-        self._save_consumer(entry, group)
+        self._take_over(entry, group, classic)
+
+
+def _is_classic(group_id: str, request: Heartbeat) -> HeartbeatResult:
+    # One that was a member, before the group became classic without it, is welcome again: it must only join. Kafka
+    # answers GROUP_ID_NOT_FOUND here too, of which clients die.
+    known = request.member_epoch > JOIN_EPOCH
+    error = ErrorCode.UNKNOWN_MEMBER_ID if known else ErrorCode.GROUP_ID_NOT_FOUND
+    return HeartbeatResult(error, f"group {group_id} uses the classic protocol")
 
 
 def _random_id() -> str:

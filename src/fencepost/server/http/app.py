@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
 
+from fencepost.errors import FencepostError
+from fencepost.server import descriptors
+from fencepost.server.health import Chore
 from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.streams import Streams
-from fencepost.server.http.deferred import DeferredRoutes
-from fencepost.server.http.readiness import Readiness
 from fencepost.server.metrics.scrapes import Scrapes
 
 if TYPE_CHECKING:
@@ -27,6 +32,84 @@ _SAFE: Final = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+class DeferredRoutes:
+    """An application that stands for routes which do not exist yet, so that the server starts without their code. A
+    thread makes them: that takes too long for the loop."""
+
+    def __init__(self, make: Callable[[], Router], threads: Executor) -> None:
+        self._make = make
+        self._threads = threads
+        self._routing: asyncio.Task[Router] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._routing is None:
+            self._routing = asyncio.ensure_future(self._load())
+        try:
+            router = await asyncio.shield(self._routing)
+        except Exception:
+            self._routing = None  # the next request tries again
+            raise
+        await router(scope, receive, send)
+
+    async def _load(self) -> Router:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._make)
+
+
+_VALID_SECONDS: Final = 1.0
+"""Who asks more often gets the last answer: each new one writes to the store."""
+_STORE_SECONDS: Final = 5.0
+_NAMED: Final = 5
+_PROBE: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('ready_ms', ?)"
+
+
+class Readiness:
+    """Is the server ready for clients? Load balancers and container platforms ask often. Used only on the loop."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._asking: asyncio.Task[list[str]] | None = None
+        self._answer: list[str] = []
+        self._valid_until = float("-inf")
+
+    async def reasons(self) -> list[str]:
+        """Return why the server is not ready, one sentence each; empty if it is. Callers share one probe."""
+        if self._broker.clock.monotonic() < self._valid_until:
+            return self._answer
+        if self._asking is None:
+            self._asking = asyncio.ensure_future(self._ask())
+            self._asking.add_done_callback(self._asked)
+        return await asyncio.shield(self._asking)
+
+    def _asked(self, asking: asyncio.Task[list[str]]) -> None:
+        self._asking = None
+        if not asking.cancelled() and asking.exception() is None:
+            self._answer = asking.result()
+            self._valid_until = self._broker.clock.monotonic() + _VALID_SECONDS
+
+    async def _ask(self) -> list[str]:
+        broker = self._broker
+        reasons = []
+        await asyncio.get_running_loop().run_in_executor(broker.threads, broker.space.look)
+        if not descriptors.are_left():
+            reasons.append(
+                "the process has opened as many files as it may: raise its limit (ulimit -n), or lower max_connections"
+            )
+        if broker.space.is_low:
+            reasons.append(str(broker.space.refusal()))
+        try:
+            written = broker.store.execute([(_PROBE, (str(broker.clock.now_ms()),))])
+            await asyncio.wait_for(written, _STORE_SECONDS)
+        except TimeoutError:
+            reasons.append(f"the metadata store has not committed a change for {_STORE_SECONDS:g} s")
+        except FencepostError as error:
+            reasons.append(str(error))
+        failed = [trouble for trouble in broker.health.troubles if trouble.chore in (Chore.SYNC, Chore.OPENING)]
+        reasons += [f"{trouble.chore} of {trouble.subject} fails: {trouble.reason}" for trouble in failed[:_NAMED]]
+        if len(failed) > _NAMED:
+            reasons.append(f"and {len(failed) - _NAMED} further partitions")
+        return reasons
 
 
 class HttpApp(NamedTuple):

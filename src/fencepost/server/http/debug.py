@@ -18,7 +18,7 @@ from fencepost import kernel
 from fencepost._version import __version__
 from fencepost.core.redaction import scrub, scrub_settings
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.last_lines import LAST_LINES
+from fencepost.server.reporting import LAST_LINES
 from fencepost.server.stacks import task_stacks, thread_stacks
 
 if TYPE_CHECKING:

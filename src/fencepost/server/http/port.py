@@ -19,7 +19,7 @@ from fencepost.errors import FencepostError
 from fencepost.server.addresses import parse_address
 from fencepost.server.http.app import make_app
 from fencepost.server.http.console.streams import Streams
-from fencepost.server.http.proxied import Proxied
+from fencepost.server.http.proxied import OneLength, Proxied
 from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS
 from fencepost.server.net.tls import make_context
 
@@ -161,7 +161,7 @@ class HttpPort:
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         made = make_app(self._broker, self._listener, wanted)
         self._streams = made.streams
-        app: ASGIApp = made.app
+        app: ASGIApp = OneLength(made.app)
         if (public := self._broker.config.http_public_url) is not None:
             app = Proxied(app, public)
         config = uvicorn.Config(

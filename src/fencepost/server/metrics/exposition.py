@@ -5,13 +5,16 @@ prometheus_client does the same, and takes several microseconds for each of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 
 Labels: TypeAlias = tuple[str, ...]
 """Names of labels, or the values of a row."""
+
+PartitionValues: TypeAlias = list[tuple[str, Sequence[int], Sequence[int | None]]]
+"""The text of labels, the partitions that have them, and their values."""
 
 _BOUND_NAMES: Final = (*(format(bound, "g") for bound in LATENCY_BOUNDS), "+Inf")
 
@@ -35,6 +38,27 @@ def gauge(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, floa
 def counter(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, float]]) -> str:
     """Return a family of counters; `name` is without the ending that Prometheus gives them."""
     return head(f"{name}_total", doc, "counter") + _lines(f"{name}_total", labels, rows)
+
+
+class PartitionFamilies:
+    """Families with a series per partition. A scrape of a thousand partitions has ten thousand of these lines, so the
+    text of a family in which nothing has changed is that of the last scrape. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[PartitionValues, bytes]] = {}
+
+    def text(self, name: str, doc: str, rows: PartitionValues) -> bytes:
+        """Return a family. A partition without a value has no line."""
+        kept = self._kept.get(name)
+        if kept is None or kept[0] != rows:
+            lines = [head(name, doc)]
+            for labels, numbers, values in rows:
+                start = f'{name}{{{labels},partition="'
+                lines += [
+                    f'{start}{n}"}} {each}\n' for n, each in zip(numbers, values, strict=True) if each is not None
+                ]
+            kept = self._kept[name] = rows, "".join(lines).encode()
+        return kept[1]
 
 
 def histogram(name: str, doc: str, labels: Labels, rows: Iterable[tuple[Labels, Distribution]]) -> str:

@@ -5,20 +5,21 @@ gives the broker's counters (`kafka_server_…`), so that existing dashboards wo
 server knows. docs/metrics.md lists them all.
 
 prometheus_client reads what the operating system knows of the process. The text of everything else is made here
-(`exposition.py`, `wide.py`): a scrape may have a hundred thousand lines.
+(`exposition.py`): a scrape may have a hundred thousand lines.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from operator import sub
+from typing import Any, Final, NamedTuple
 
 from fencepost._version import __version__
-from fencepost.server.metrics import wide
-from fencepost.server.metrics.exposition import Labels, counter, gauge, histogram
+from fencepost.server.metrics.exposition import Labels, PartitionFamilies, counter, escaped, gauge, histogram
 from fencepost.server.metrics.state import ServerState
+from fencepost.server.views.partitions import TopicSums
 
 _LONG_NAME: Final = 256
 OTHER: Final = "(other)"
@@ -49,32 +50,20 @@ def _one(value: float) -> list[tuple[Labels, float]]:
     return [((), value)]
 
 
-class _TopicSums:
-    """Sums over the partitions in use of a topic."""
-
-    def __init__(self) -> None:
-        self.size = self.bytes = self.records = self.producers = 0
-
-
 class _StateCollector:
     """One scrape."""
 
-    def __init__(self, state: ServerState, limits: Limits, text: wide.WideText) -> None:
+    def __init__(self, state: ServerState, limits: Limits, by_partition: PartitionFamilies) -> None:
         self._state = state
-        self._text = text
+        self._by_partition = by_partition
         self._most_names = limits.names
         self._series_left = limits.series
-        rows = state.partitions
-        self._topic_names = self._names(topic.name for topic in rows.topics)
-        self._group_names = self._names(group.name for group in state.groups.groups)
-        self._sums: dict[str, _TopicSums] = defaultdict(_TopicSums)
-        for name, _, first, stop in rows.topics:
-            if first < stop:
-                sums = self._sums[self._topic_names(name)]
-                sums.size += sum(rows.sizes[first:stop])
-                sums.bytes += sum(rows.appended_bytes[first:stop])
-                sums.records += sum(rows.appended_records[first:stop])
-                sums.producers += sum(rows.producers[first:stop])
+        self._topic_names = self._names(topic.name for topic in state.topics)
+        self._group_names = self._names(group.name for group in state.groups)
+        self._sums: dict[str, TopicSums] = defaultdict(TopicSums)
+        for topic in state.topics:
+            if topic.rows:
+                self._sums[self._topic_names(topic.name)] += topic.sums
 
     def _names(self, names: Iterable[str]) -> _Names:
         return _Names(names, self._most_names)
@@ -97,27 +86,37 @@ class _StateCollector:
 
     def _topics(self) -> Iterator[str | bytes]:
         state, names = self._state, self._topic_names
-        partitions = state.partitions
         yield gauge("kafka_brokers", "Number of brokers.", (), _one(1))
-        by_topic = _summed((names(topic.name), topic.partitions) for topic in partitions.topics)
+        by_topic = _summed((names(topic.name), topic.partitions) for topic in state.topics)
         yield gauge("kafka_topic_partitions", "Partitions of the topic.", ("topic",), by_topic)
-        own = [topic for topic in partitions.topics if topic.name in names and topic.first < topic.stop]
-        rows = sum(topic.stop - topic.first for topic in own)
-        if self._fits(wide.PER_PARTITION * rows):
-            yield from self._text.partitions(own, partitions, state.node_id)
+        opened = sum(sums.opened for sums in self._sums.values())
+        own = [topic for topic in state.topics if topic.rows and topic.name in names]
+        rows = sum(len(topic.rows) for topic in own)
+        if self._fits(6 * rows):
+            columns = [(f'topic="{topic.name}"', _columns(topic.rows)) for topic in own]
+            undecided = "Offsets behind the last stable offset, which readers of committed records do not see yet."
+            for name, doc, values in (
+                ("kafka_topic_partition_current_offset", "End of the partition.", lambda of: of.end),
+                ("kafka_topic_partition_oldest_offset", "Start of the partition.", lambda of: of.start),
+                ("fencepost_partition_undecided_offsets", undecided, lambda of: tuple(map(sub, of.end, of.stable))),
+                ("fencepost_partition_bytes", "Size on disk.", lambda of: of.size),
+                ("fencepost_partition_producers", "Remembered producers.", lambda of: of.producers),
+                ("kafka_topic_partition_leader", "Node id of the leader.", lambda of: [state.node_id] * len(of.end)),
+            ):
+                yield self._by_partition.text(name, doc, [(by, of.partition, values(of)) for by, of in columns])
         else:
             rows = 0
         yield gauge(
             "fencepost_metrics_partitions_left_out",
             "Partitions without series of their own, because of http.max_series or http.max_names.",
             (),
-            _one(len(partitions) - rows),
+            _one(opened - rows),
         )
         yield gauge(
             "fencepost_partitions_open",
             "Partitions in use since the server started. Offsets are known only of these.",
             (),
-            _one(len(partitions)),
+            _one(opened),
         )
         sizes = _by_name({name: sums.size for name, sums in self._sums.items()})
         yield gauge("fencepost_topic_bytes", "Size on disk of the topic's partitions in use.", ("topic",), sizes)
@@ -127,20 +126,21 @@ class _StateCollector:
 
     def _groups(self) -> Iterator[str | bytes]:
         groups, topics, names = self._state.groups, self._topic_names, self._group_names
-        members = _summed((names(group.name), group.members) for group in groups.groups)
+        members = _summed((names(group.name), group.members) for group in groups)
         yield gauge("kafka_consumergroup_members", "Members of the group.", ("consumergroup",), members)
         offsets: dict[Labels, int] = defaultdict(int)
         lags: dict[Labels, int] = defaultdict(int)
         records: dict[Labels, int] = defaultdict(int)
-        for group in groups.groups:
-            name = names(group.name)
-            for topic, first, stop in group.topics:
-                labels = name, topics(topic)
-                offsets[labels] += sum(groups.committed[first:stop])
-                for sums, column in (lags, groups.lags), (records, groups.records):
-                    known = [each for each in column[first:stop] if each is not None]
-                    if known:
-                        sums[labels] += sum(known)
+        uncounted = 0
+        columns = [(group, topic, _columns(rows)) for group in groups for topic, rows in group.topics.items()]
+        for group, topic, of in columns:
+            labels = names(group.name), topics(topic)
+            offsets[labels] += sum(of.committed)
+            for sums, column in (lags, of.lag), (records, of.records):
+                known = [each for each in column if each is not None]
+                if known:
+                    sums[labels] += sum(known)
+            uncounted += of.records.count(None) - of.lag.count(None)
         by = ("consumergroup", "topic")
         yield gauge("kafka_consumergroup_current_offset_sum", "Sum of the committed offsets.", by, offsets.items())
         yield gauge("kafka_consumergroup_lag_sum", "Sum of the lags.", by, lags.items())
@@ -150,18 +150,29 @@ class _StateCollector:
             "fencepost_consumergroup_lags_uncounted",
             "Lags in records that are not counted yet: each scrape continues.",
             (),
-            _one(groups.records.count(None) - groups.lags.count(None)),
+            _one(uncounted),
         )
         # A long name counts more, because every series repeats it.
-        own = [group for group in groups.groups if group.name in names]
-        rows = sum(group.offsets * (1 + len(group.name) // _LONG_NAME) for group in own)
-        if self._fits(wide.PER_GROUP_PARTITION * rows):
-            yield from self._text.group_partitions(own, groups, topics.__contains__)
+        own = [group for group in groups if group.name in names]
+        if self._fits(3 * sum(group.offsets * (1 + len(group.name) // _LONG_NAME) for group in own)):
+            shown = [
+                (f'consumergroup="{escaped(group.name)}",topic="{topic}"', of)
+                for group, topic, of in columns
+                if group.name in names and topic in topics
+            ]
+            counted = "Records from the committed offset to the last stable one, without those of aborted transactions."
+            for metric, doc, field in (
+                ("kafka_consumergroup_current_offset", "Committed offset.", "committed"),
+                ("kafka_consumergroup_lag", "Offsets from the committed one to the end.", "lag"),
+                ("fencepost_consumergroup_lag_records", counted, "records"),
+            ):
+                values = [(labelled, of.partition, getattr(of, field)) for labelled, of in shown]
+                yield self._by_partition.text(metric, doc, values)
 
     def _traffic(self) -> Iterator[str | bytes]:
         state = self._state
-        records = {name: sums.records for name, sums in self._sums.items()}
-        sizes = {name: sums.bytes for name, sums in self._sums.items()}
+        records = {name: sums.appended_records for name, sums in self._sums.items()}
+        sizes = {name: sums.appended_bytes for name, sums in self._sums.items()}
         yield counter("kafka_server_brokertopicmetrics_messagesin", "Records written.", ("topic",), _by_name(records))
         yield counter("kafka_server_brokertopicmetrics_bytesin", "Bytes written.", ("topic",), _by_name(sizes))
         yield histogram(
@@ -258,6 +269,11 @@ class _StateCollector:
         yield gauge("fencepost_build_info", "The running version.", ("version",), [((__version__,), 1)])
 
 
+def _columns(rows: Sequence[tuple[Any, ...]]) -> Any:
+    """Return the rows of a list as one row of columns."""
+    return type(rows[0])(*zip(*rows, strict=True))
+
+
 def _by_name(values: Mapping[str, float]) -> list[tuple[Labels, float]]:
     return [((name,), value) for name, value in values.items()]
 
@@ -269,13 +285,13 @@ def _summed(rows: Iterable[tuple[str, float]]) -> list[tuple[Labels, float]]:
     return _by_name(sums)
 
 
-def render(state: ServerState, limits: Limits, text: wide.WideText) -> bytes:
-    """Return the text that Prometheus reads. `text` has the lines of the last scrape."""
+def render(state: ServerState, limits: Limits, by_partition: PartitionFamilies) -> bytes:
+    """Return the text that Prometheus reads. `by_partition` has text of the last scrape."""
     from prometheus_client import CollectorRegistry, generate_latest  # only now: the first answer need not wait for it
     from prometheus_client.process_collector import ProcessCollector
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
-    parts = _StateCollector(state, limits, text).collect()
+    parts = _StateCollector(state, limits, by_partition).collect()
     own = [part.encode() if isinstance(part, str) else part for part in parts]
     return b"".join([generate_latest(registry), *own])

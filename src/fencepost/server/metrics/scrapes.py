@@ -6,12 +6,12 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fencepost.server.metrics.columns import GroupReader
+from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX
+from fencepost.server.metrics.exposition import PartitionFamilies
 from fencepost.server.metrics.families import Limits, render
-from fencepost.server.metrics.record_lag import RecordLags
 from fencepost.server.metrics.state import ServerState, read_state
-from fencepost.server.metrics.wide import WideText
-from fencepost.server.storage.sink_progress import SinkProgress
+from fencepost.server.views.record_lag import RecordLags
+from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -25,11 +25,7 @@ class Scrapes:
         self._broker = broker
         self._listener = listener
         self._lags = RecordLags()
-        self._sinks = SinkProgress()
-        self._text = WideText()
-        self._groups = GroupReader()
-        self._remembers = False
-        """The last scrape has left counts or progress that the next one may have to drop."""
+        self._by_partition = PartitionFamilies()
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
@@ -45,15 +41,25 @@ class Scrapes:
 
     async def _scrape(self) -> bytes:
         broker = self._broker
-        state = await read_state(broker, self._listener, self._groups)
-        if state.groups.spans or state.sink_logs or self._remembers:
-            # The codec thread must not wait for the disk, so another one counts records.
-            state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
+        state = await read_state(broker, self._listener)
+        # The codec thread must not wait for the disk, so another one counts records.
+        state = await asyncio.get_running_loop().run_in_executor(broker.threads, self._add_from_disk, state)
         limits = Limits(broker.config.http_max_series, broker.config.http_max_names)
-        return await broker.codecs.run(partial(render, state, limits, self._text))
+        return await broker.codecs.run(partial(render, state, limits, self._by_partition))
 
     def _add_from_disk(self, state: ServerState) -> ServerState:
-        for row, lag in self._lags.count(state.groups.spans).items():
-            state.groups.records[row] = lag
-        self._remembers = bool(state.groups.spans or state.sink_logs)
-        return state._replace(sinks=self._sinks.read(state.sink_logs))
+        found = [each for group in state.groups for each in group.topics.items()]
+        spans = [
+            ((number, at), TopicPartition(topic, row.partition), row.span)
+            for number, (topic, rows) in enumerate(found)
+            for at, row in enumerate(rows)
+            if row.span is not None
+        ]
+        for (number, at), records in self._lags.count(spans).items():
+            rows = found[number][1]
+            rows[at] = rows[at]._replace(records=records)
+        sinks = {
+            name: self._broker.sink_tails.progress(PROGRESS_TOPIC_PREFIX + name, log, stable)
+            for name, (log, stable) in state.sink_logs.items()
+        }
+        return state._replace(sinks={name: progress for name, progress in sinks.items() if progress is not None})

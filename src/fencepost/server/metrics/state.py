@@ -1,8 +1,7 @@
 """The server's state at one moment, read on the loop.
 
 Reading is all that happens on the loop; a thread makes text of it. Large servers are read in several turns, so that a
-scrape delays nobody (`columns.py`). A lag is still never negative: it is computed with the end of the log in the same
-turn. And committed offsets are read before the ends of logs, which only grow.
+scrape delays nobody (`server/views`). Committed offsets are read before the ends of logs, which only grow.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from fencepost.core.transactions import RESTING
 from fencepost.log.partition import PartitionLog
 from fencepost.server.counters import Distribution
 from fencepost.server.health import Trouble
-from fencepost.server.metrics.columns import GroupColumns, GroupReader, PartitionColumns
 from fencepost.server.net.turns import Turns, paced
+from fencepost.server.views.groups import GroupRows, read_groups
+from fencepost.server.views.partitions import TopicRows, read_topics
 from fencepost.types import Milliseconds, Offset
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class ServerState(NamedTuple):
     """Everything that a scrape tells. The last fields take longer to find out: a thread adds them."""
 
     taken_ms: Milliseconds
-    partitions: PartitionColumns
-    groups: GroupColumns
+    topics: list[TopicRows]
+    groups: list[GroupRows]
     """A thread adds the lags in records that must be counted."""
     transactions: list[OpenTransaction]
     transactional_ids: int
@@ -72,12 +72,11 @@ class ServerState(NamedTuple):
     sinks: Mapping[str, Progress] = MappingProxyType({})
 
 
-async def read_state(broker: Broker, listener: Listener, groups: GroupReader) -> ServerState:
+async def read_state(broker: Broker, listener: Listener) -> ServerState:
     turns = Turns()
-    committed = await groups.read(list(broker.groups), broker.topics, turns)
+    groups = await read_groups(list(broker.groups), broker.topics, turns)
     topics = list(broker.topics)
-    partitions = PartitionColumns()
-    await partitions.read(topics, turns)
+    topic_rows = await read_topics(topics, turns)
     sink_logs: dict[str, tuple[PartitionLog, Offset]] = {}
     async for topic in paced(topics):
         if topic.name.startswith(PROGRESS_TOPIC_PREFIX) and (log := _log(topic)) is not None:
@@ -88,8 +87,8 @@ async def read_state(broker: Broker, listener: Listener, groups: GroupReader) ->
     counters = broker.counters
     return ServerState(
         taken_ms=broker.clock.now_ms(),
-        partitions=partitions,
-        groups=committed,
+        topics=topic_rows,
+        groups=groups,
         transactions=[
             OpenTransaction(each.name, each.started_ms, len(each.partitions))
             async for each in paced(list(broker.transactions))

@@ -9,7 +9,7 @@ thus exceeds its limit by at most one request, and incomplete requests cannot bl
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from typing import Final, Protocol
 
 SMALL: Final = 1024 * 1024
@@ -26,7 +26,8 @@ class Pool:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.used = 0
-        self._waiting: deque[Waiter] = deque()
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()
+        """In line. Thousands may wait, and leave at the same moment."""
         self._waking = False
 
     @property
@@ -49,10 +50,9 @@ class Pool:
             if self.used <= self._limit:
                 self.used += rest
                 return rest
+        self._waiting[waiter] = None
         if self._waking:
-            self._waiting.appendleft(waiter)
-        else:
-            self._waiting.append(waiter)
+            self._waiting.move_to_end(waiter, last=False)
         return 0
 
     def take(self, size: int) -> None:
@@ -66,16 +66,15 @@ class Pool:
         self._waking = True
         try:
             while self._waiting and not self.overdrawn:
-                waiter = self._waiting.popleft()
+                waiter, _ = self._waiting.popitem(last=False)
                 waiter.memory_freed()
-                if self._waiting and self._waiting[0] is waiter:
+                if next(iter(self._waiting), None) is waiter:
                     return
         finally:
             self._waking = False
 
     def forget(self, waiter: Waiter) -> None:
-        if waiter in self._waiting:
-            self._waiting.remove(waiter)
+        self._waiting.pop(waiter, None)
 
 
 class RequestMemory:

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
 from fencepost.core.search.form import LogPlace, SearchForm
 from fencepost.core.search.matching import RecordTests
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.log.extent import estimate_bytes
 from fencepost.log.partition import PartitionLog
+from fencepost.log.segment import Segment
 from fencepost.server.search.registry import SchemaRegistry
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.types import Offset
 
 if TYPE_CHECKING:
+    from fencepost.log.partition import PartitionLog
     from fencepost.server.broker import Broker
     from fencepost.server.storage.partition import Partition
     from fencepost.server.storage.topics import Topic
@@ -416,3 +417,27 @@ class SearchNews:
         except TimeoutError:
             return False
         return True
+
+
+def estimate_bytes(log: PartitionLog, start: Offset, stop: Offset) -> int:
+    """Return about the number of bytes of the batches from `start` to before `stop`. Reads no file."""
+    segments = log.segments
+    total = 0
+    for number, segment in enumerate(segments):
+        end = segments[number + 1].base_offset if number + 1 < len(segments) else log.end_offset
+        if end > start and segment.base_offset < stop:
+            total += _position(segment, stop, end) - _position(segment, start, end)
+    return max(total, 0)
+
+
+def _position(segment: Segment, offset: Offset, end: Offset) -> int:
+    """Return about where the offset is in the segment, whose last offset is before `end`."""
+    if offset <= segment.base_offset:
+        return 0
+    if offset >= end:
+        return segment.size
+    index = segment.index
+    entry = index.at_offset(offset) if index is not None else None
+    if entry is not None:
+        return entry.position
+    return segment.size * (offset - segment.base_offset) // max(end - segment.base_offset, 1)

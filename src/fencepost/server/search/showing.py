@@ -143,7 +143,8 @@ def _text(data: bytes, text: str, note: str = "") -> ShownCell:
 def _cut(kind: CellKind, text: str, size: int, note: str = "") -> ShownCell:
     if len(text) > MOST_CHARACTERS:
         text, note = text[:MOST_CHARACTERS], f"{note}; cut" if note else "cut"
-    return ShownCell(kind, text, size, note)
+    # JSON can spell half a character (a lone surrogate), which no answer can contain.
+    return ShownCell(kind, text.encode("utf-8", "backslashreplace").decode(), size, note)
 
 
 def _hex(data: bytes, note: str = "") -> ShownCell:

@@ -10,5 +10,4 @@ quotas.py       the quotas in the store, and what clients have used of them
 audit.py        the audit log: a bounded queue and a thread
 audit_file.py   its file
 audit_topic.py  its topic
-audit_reading.py    its newest lines, for the console
 """

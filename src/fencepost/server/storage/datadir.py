@@ -59,6 +59,13 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def _make_private(folder: Path) -> None:
+    """Let nobody else look into a folder that was there before, if it is this user's."""
+    found = folder.stat()
+    if found.st_mode & 0o077 and hasattr(os, "geteuid") and found.st_uid == os.geteuid():
+        folder.chmod(0o700)
+
+
 class DataDirectory:
     """A locked data directory. A temporary one is removed on `close`."""
 
@@ -70,6 +77,8 @@ class DataDirectory:
             self._check_that_it_is_ours()
             self.path.mkdir(0o700, parents=True, exist_ok=True)
             self.logs.mkdir(0o700, exist_ok=True)
+            for folder in (self.path, self.logs):
+                _make_private(folder)
             self._lock: IO[str] = open(  # noqa: SIM115 - held until `close`
                 self.path / "fencepost.lock", "a+", encoding="ascii", opener=_private
             )

@@ -65,7 +65,7 @@ class Housekeeping:
     async def round(self) -> None:
         """Maintain every open partition once."""
         fade = self._broker.producers.is_half_reached()
-        for partition in self._open_partitions():
+        async for partition in paced(self._open_partitions()):
             log = partition.log
             if log is None or log.failed is not None or partition.topic.deleted:
                 continue

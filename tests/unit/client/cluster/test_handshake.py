@@ -18,10 +18,10 @@ from fencepost.client.cluster.sockets import Handler
 from fencepost.core.steps import carry_out
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
-from fencepost.testing.clock import HandWoundClock
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import read_request_head, response_head
+from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,8 @@ from fencepost.client.own.claim import Loss
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import Refused, check_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
-from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
 from tests.support import stepped
+from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer
 
 pytestmark = pytest.mark.unit

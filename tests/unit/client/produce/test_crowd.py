@@ -11,7 +11,7 @@ from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.core.producers import window
 from fencepost.core.producers.inflight import Sent
 from fencepost.errors import Expired
-from fencepost.testing.scripted import Api, Fate, ScriptedCluster
+from tests.support.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 
 from fencepost.client.produce.partition_queue import ProducerBatch
+from fencepost.client.produce.queues import RECORDS_BEFORE_GIVING_WAY
 from fencepost.client.produce.table import BulkTicket, send_table
 from fencepost.client.produce.ticket import Settlement, Ticket, Unseen
 from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
-from fencepost.testing.scripted import Api, ErrorAnswer, Fate
 from fencepost.types import NO_TIMESTAMP
+from tests.support.scripted import Api, ErrorAnswer, Fate
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
@@ -185,6 +186,25 @@ def test_a_caller_gives_way_once_for_every_batch_it_fills_and_not_under_the_lock
         producer.send("t", b"y" * 1000)
     producer.settle()
     assert free == [True, True]
+
+
+def test_a_caller_of_a_new_topic_gives_way_so_that_its_partitions_become_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PROD-3: the send thread has to connect and to ask for the metadata, with the GIL at every step."""
+    producer = SteppedProducer(cluster(t=1))
+    queues = producer.sender.queues
+    free: list[bool] = []
+
+    def given_way() -> None:
+        free.append(queues._lock.acquire(blocking=False))
+        queues._lock.release()
+
+    monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
+    for _ in range(3 * RECORDS_BEFORE_GIVING_WAY):
+        producer.send("t", b"y")
+    assert free == [True, True, True]
+    producer.settle()
 
 
 def test_a_caller_that_blocks_too_long_is_told_what_is_full() -> None:

@@ -10,7 +10,7 @@ import pytest
 from fencepost.client.produce.ticket import Delivered, Ticket
 from fencepost.errors import ErrorCode, Expired, Fenced, RecordTooLarge, SendFailed
 from fencepost.kernel import check_batch, partition_for_key
-from fencepost.testing.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster
+from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
@@ -274,6 +274,16 @@ def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: F
     producer.settle()
     assert after.result().offset == len(values(on)) - 1
     assert len(set(values(on))) == len(values(on))
+
+
+def test_a_record_that_expires_without_a_producer_id_says_what_the_server_answered() -> None:
+    on = cluster(t=1)
+    producer = SteppedProducer(on, delivery_timeout=2.0)
+    on.deal(ErrorAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE), Api.INIT_PRODUCER_ID)
+    ticket = producer.send("t", b"never", partition=0)
+    producer.settle()
+    assert expired(ticket) == "no"
+    assert "the server last answered COORDINATOR_NOT_AVAILABLE: it gives no producer id" in str(ticket.exception())
 
 
 def test_an_answer_that_comes_after_its_record_has_failed_changes_nothing() -> None:

@@ -11,8 +11,8 @@ from fencepost.client.cluster.handshake import keeps_us_out, tls_failed
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, TlsRefused, Unreachable
-from fencepost.testing.scripted import Api, Fate
 from fencepost.types import Offset, TopicPartition
+from tests.support.scripted import Api, Fate
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ import pytest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.core.broker_choice import HEDGE_AFTER
-from fencepost.testing.scripted import Api, Fate, ScriptedCluster, ScriptedRequest
 from fencepost.types import Offset, TopicPartition
+from tests.support.scripted import Api, Fate, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

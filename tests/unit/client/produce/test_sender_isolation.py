@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.core.producers.window import BATCHES
-from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster, ScriptedRequest
+from tests.support.scripted import Api, DelayedAnswer, Fate, ScriptedCluster, ScriptedRequest
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import pytest
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import ErrorCode, Expired
-from fencepost.testing.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
+from tests.support.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

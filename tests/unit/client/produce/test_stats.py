@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.stats import ProducerStats
-from fencepost.testing.scripted import Api, Fate
+from tests.support.scripted import Api, Fate
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

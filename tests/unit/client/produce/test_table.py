@@ -11,8 +11,8 @@ import pytest
 
 from fencepost.client.produce.table import send_table
 from fencepost.errors import BufferFull, ErrorCode, Expired, RecordTooLarge, SendFailed
-from fencepost.testing.scripted import Api, ErrorAnswer, Fate, Script
 from fencepost.types import TableRows
+from tests.support.scripted import Api, ErrorAnswer, Fate, Script
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -20,8 +20,8 @@ from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.recollection import SavedPlace
 from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, ServerError, TimedOut
 from fencepost.kernel import read_header
-from fencepost.testing.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
+from tests.support.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ from fencepost.client.own.claim import Loss
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Fenced, TimedOut, Unreachable
-from fencepost.testing.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
 from fencepost.types import Offset, TopicPartition
+from tests.support.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

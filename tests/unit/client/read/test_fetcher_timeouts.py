@@ -7,9 +7,9 @@ import pytest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import Unreachable
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.scripted import Api, Fate, ScriptedCluster
 from fencepost.types import Offset, TopicPartition
+from tests.support.clock import HandWoundClock
+from tests.support.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fencepost.core.groups.assignors import PartitionId, Partitions
+from fencepost.core.groups.kip848 import SOON
 from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState, Heartbeat, MemberState
 from fencepost.errors import ErrorCode
 from tests.support.consumer_group import (
@@ -45,6 +46,18 @@ class TestComing:
         client = Client(server, "a", "t")
         client.beat()
         assert client.beat().assignment is None
+
+    def test_who_waits_for_others_asks_again_soon_and_less_often_with_time(
+        self, server: ConsumerGroupUnderTest
+    ) -> None:
+        a, b = Client(server, "a", "t"), Client(server, "b", "t")
+        assert a.beat().again_within is None
+        assert b.beat().again_within == SOON
+        server.advance(4_000)
+        assert b.beat().again_within == 1_000
+        for client in (a, a, b):
+            last = client.beat()
+        assert last.again_within is None, "it has what it waited for"
 
     def test_a_second_member_waits_until_the_first_has_given_up_its_part(self, server: ConsumerGroupUnderTest) -> None:
         a, b = Client(server, "a", "t"), Client(server, "b", "t")

@@ -33,7 +33,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_first_version_has_topics_and_no_more() -> None:
     data = b"\0\0" + b"\0\0\0\1" + b"\0\1t" + b"\0\0\0\2xy"
-    assert read_subscription(data) == Subscription(frozenset({"t"}))
+    assert read_subscription(data) == Subscription(frozenset({"t"}), version=0)
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\1\0\0", b"\0\0\0\0\0\1\xff\xff", b"\0\0\0\0\0\1\0\1\xff\0\0\0\0"])

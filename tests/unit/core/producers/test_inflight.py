@@ -15,10 +15,10 @@ from fencepost.core.producers.inflight import (
     PROOF_LASTS,
     TRANSACTION_OVER,
     Flight,
+    SendVerdict,
     Sent,
     Stamp,
     Step,
-    Verdict,
     WrittenAs,
 )
 from fencepost.core.producers.pid import FENCING, Identity
@@ -90,9 +90,9 @@ def test_m2_fails_and_m3_with_it_and_both_go_again_in_order() -> None:
     lane = proven()
     m1, m2, m3 = lane.send("M1", 1), lane.send("M2", 1), lane.send("M3", 1)
     lane.acknowledged(m1, Offset(1), 0.0)
-    assert lane.refused(m2, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.refused(m2, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is SendVerdict.RETRY
     assert lane.next_step(9) is Step.WAIT  # nothing new, nothing again, while M3 is under way
-    assert lane.refused(m3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.refused(m3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF) is SendVerdict.RETRY
     assert lane.next_step(0.05) is Step.WAIT
     assert lane.next_step(0.1) is Step.RESEND
     assert lane.resend() is m2
@@ -123,7 +123,7 @@ def test_a_lost_answer_leaves_doubt_that_a_later_refusal_does_not_end() -> None:
 def test_errors_answered_after_the_append_leave_doubt(code: ErrorCode) -> None:
     lane = proven()
     m1 = lane.send("M1", 1)
-    assert lane.refused(m1, code, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.refused(m1, code, 0.0, BACKOFF) is SendVerdict.RETRY
     assert m1.in_doubt
 
 
@@ -256,7 +256,7 @@ def test_an_expired_batch_is_given_up_in_flight_and_the_next_epoch_goes_on() -> 
 def test_a_batch_that_is_given_up_leaves_a_hole_and_the_next_epoch_closes_it() -> None:
     lane = proven()
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
-    assert lane.refused(m1, ErrorCode.INVALID_RECORD, 0.0, BACKOFF) is Verdict.GIVE_UP
+    assert lane.refused(m1, ErrorCode.INVALID_RECORD, 0.0, BACKOFF) is SendVerdict.GIVE_UP
     assert lane.give_up(m1) == "no"
     assert lane.next_step(0.0) is Step.WAIT
     lane.refused(m2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
@@ -272,7 +272,7 @@ def test_a_batch_that_is_given_up_leaves_a_hole_and_the_next_epoch_closes_it() -
 def test_the_parts_of_a_batch_that_was_too_large_share_its_sequences() -> None:
     lane = proven()
     big, after = lane.send("big", 5), lane.send("after", 1)
-    assert lane.refused(big, ErrorCode.MESSAGE_TOO_LARGE, 0.0, BACKOFF) is Verdict.GIVE_UP
+    assert lane.refused(big, ErrorCode.MESSAGE_TOO_LARGE, 0.0, BACKOFF) is SendVerdict.GIVE_UP
     lane.split(big, [("left", 2), ("right", 3)])
     lane.refused(after, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 0.0, BACKOFF)
     assert [(sent.batch, sent.stamp.sequence) for sent in lane] == [("left", 1), ("right", 3), ("after", 6)]
@@ -283,7 +283,7 @@ def test_the_parts_of_a_batch_that_was_too_large_share_its_sequences() -> None:
 def test_a_duplicate_too_old_to_be_remembered_is_persisted() -> None:
     lane = proven()
     m1 = lane.send("M1", 1)
-    assert lane.refused(m1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0.0, BACKOFF) is Verdict.PERSISTED
+    assert lane.refused(m1, ErrorCode.DUPLICATE_SEQUENCE_NUMBER, 0.0, BACKOFF) is SendVerdict.PERSISTED
     lane.acknowledged(m1, None, 0.0)
     assert lane.last_acknowledged == 0
 
@@ -293,7 +293,7 @@ def test_a_fenced_writer_stops_and_says_what_is_known_of_each_batch(code: ErrorC
     """IDEM-5."""
     lane = proven()
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
-    assert lane.refused(m1, code, 0.0, BACKOFF) is Verdict.FENCED
+    assert lane.refused(m1, code, 0.0, BACKOFF) is SendVerdict.FENCED
     assert [(sent.batch, sent.persisted) for sent in lane.give_up_all()] == [("M1", "no"), ("M2", "unknown")]
     assert m2.stamp.sequence == 2
 
@@ -304,7 +304,7 @@ def test_under_a_name_a_stale_epoch_ends_in_the_request_for_the_next_one(code: E
     lane = proven()
     m1, m2 = lane.send("M1", 1), lane.send("M2", 1)
     lane.lost(m2, 0.0, BACKOFF)
-    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.NAMED) is Verdict.RETRY
+    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.NAMED) is SendVerdict.RETRY
     assert lane.next_step(1.0) is Step.LOOK_BACK
     lane.looked_back({}, lane.in_doubt())
     assert lane.next_step(1.0) is Step.BUMP
@@ -316,7 +316,7 @@ def test_under_a_name_a_stale_epoch_ends_in_the_request_for_the_next_one(code: E
 def test_in_a_transaction_a_stale_epoch_ends_the_transaction_and_not_the_producer(code: ErrorCode) -> None:
     lane = proven()
     m1 = lane.send("M1", 1)
-    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.IN_TRANSACTION) is Verdict.ABORT
+    assert lane.refused(m1, code, 0.0, BACKOFF, WrittenAs.IN_TRANSACTION) is SendVerdict.ABORT
     assert lane.give_up(m1) == "no"
 
 
@@ -324,17 +324,17 @@ def test_an_error_that_names_an_offset_came_after_the_append_and_leaves_doubt() 
     """PROD-8: a leader that loses its leadership while it waits for its followers answers so."""
     lane = proven()
     m1 = lane.send("M1", 1)
-    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF, appended=True) is Verdict.RETRY
+    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF, appended=True) is SendVerdict.RETRY
     assert m1.persisted == "unknown"
     m1 = lane.resend()
-    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is Verdict.RETRY
+    assert lane.refused(m1, ErrorCode.NOT_LEADER_OR_FOLLOWER, 0.0, BACKOFF) is SendVerdict.RETRY
     assert m1.persisted == "unknown"  # the second attempt says nothing about the first
 
 
 def test_outside_of_transactions_a_record_waits_for_the_marker_of_the_one_before() -> None:
     lane = proven()
     m1 = lane.send("M1", 1)
-    assert lane.refused(m1, ErrorCode.INVALID_TXN_STATE, 0.0, BACKOFF, WrittenAs.NAMED) is Verdict.RETRY
+    assert lane.refused(m1, ErrorCode.INVALID_TXN_STATE, 0.0, BACKOFF, WrittenAs.NAMED) is SendVerdict.RETRY
     assert lane.next_step(0.0) is Step.WAIT
     assert lane.next_step(1.0) is Step.RESEND
 
@@ -475,7 +475,7 @@ def test_whatever_happens_each_record_is_there_at_most_once_and_in_order(
         elif code is ErrorCode.NONE:
             lane.acknowledged(sent, offset, now)
             note(sent, offset)
-        elif lane.refused(sent, code, now, BACKOFF, WrittenAs.NAMED) is Verdict.GIVE_UP:
+        elif lane.refused(sent, code, now, BACKOFF, WrittenAs.NAMED) is SendVerdict.GIVE_UP:
             if len(sent.batch) > 1 and not sent.in_doubt:
                 lane.split(sent, [(sent.batch[:1], 1), (sent.batch[1:], len(sent.batch) - 1)])
             elif lane.give_up(sent) == "no":

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.recollection import NOWHERE, Fence, Known, Recollection, SavedPlace, Taken
+from fencepost.core.producers.recollection import NOWHERE, Known, PartitionFence, Recollection, SavedPlace, Taken
 from fencepost.core.sequence import MAX_SEQUENCE
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
@@ -18,7 +18,7 @@ Memory: TypeAlias = dict[Pid, tuple[int, int]]
 
 PID = Pid(5)
 RUN = Identity(PID, Epoch(1))
-FENCE = Fence(Identity(PID, Epoch(7)), Identity(PID, Epoch(8)), Offset(100))
+FENCE = PartitionFence(Identity(PID, Epoch(7)), Identity(PID, Epoch(8)), Offset(100))
 
 
 def recollection(offset: int = 10, next_sequence: int = 0, run: Identity = RUN) -> Recollection:

@@ -49,13 +49,12 @@ def test_no_request_mutes_for_days() -> None:
     assert bucket.spend(1e12, 0.0) == LONGEST_SECONDS
 
 
-def test_a_bucket_is_full_when_it_has_not_been_used_for_its_burst() -> None:
+def test_a_bucket_is_available_until_it_is_empty() -> None:
     bucket = TokenBucket(1.0, 2.0, 0.0)
-    assert bucket.is_full(0.0) and bucket.is_available(0.0)
+    assert bucket.is_available(0.0)
     bucket.spend(2.0, 0.0)
     assert not bucket.is_available(0.0)
-    assert bucket.is_available(0.5) and not bucket.is_full(1.5)
-    assert bucket.is_full(2.0)
+    assert bucket.is_available(0.5)
 
 
 @given(

@@ -58,6 +58,6 @@ def test_a_file_outside_of_the_data_directory_is_refused(path: str) -> None:
 
 def test_a_newer_format_is_named() -> None:
     whole = json.loads(manifest().encode())
-    whole["manifest"]["format"] = 2
+    whole["manifest"]["format"] = 3
     with pytest.raises(DamagedBackup, match="checksum"):
         BackupManifest.decode(json.dumps(whole).encode(), HERE)

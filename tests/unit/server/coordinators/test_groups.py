@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from fencepost.core.groups.classic_messages import GroupState, Join, Leave, Sync
 from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import Heartbeat, HeartbeatResult
 from fencepost.core.groups.offsets import Committed
+from fencepost.core.groups.subscription import Subscription, write_assignment, write_subscription
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.coordinators.groups import GroupCoordinator
@@ -683,5 +685,132 @@ def test_what_was_staged_for_a_deleted_topic_is_not_inherited_by_one_of_its_name
         await bed.broker.topics.create("t", 2, {})
         await transaction.commit()
         await _holds(bed, None)
+
+    run(test)
+
+
+def test_sessions_that_end_in_the_same_millisecond_are_worked_off_in_pieces(
+    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, pieces = 300, []
+
+    async def test(bed: Bed) -> None:
+        for number in range(groups):
+            await bed.enter(f"g{number}")
+        ticks = itertools.count()
+        monkeypatch.setattr("fencepost.server.coordinators.groups.perf_counter", lambda: next(ticks) / 1000)
+        bed.clock.advance(11)
+        left = groups
+        while left:
+            bed.groups.run_due()
+            now_left = sum(bed.state(f"g{number}") == "Stable" for number in range(groups))
+            pieces.append(left - now_left)
+            left = now_left
+            await asyncio.sleep(0)
+
+    run(test)
+    assert max(pieces) == 4, "as many as take 3 ms, then others have their turn"
+    assert sum(pieces) == groups
+
+
+def test_the_partitions_that_groups_read_count_before_they_are_assigned(tmp_path: Path) -> None:
+    async def test(bed: Bed) -> None:
+        await bed.broker.topics.create("wide", 1_000, {})
+        wants = Heartbeat("m", 0, rebalance_timeout_ms=1, topic_names=frozenset({"wide"}), owned=frozenset())
+        assert (await bed.groups.consumer_heartbeat("first", wants)).error is NONE
+        assert 200_000 < bed.groups.memory_used < 300_000
+        refused = await bed.groups.consumer_heartbeat("second", wants)
+        assert refused.error is ErrorCode.GROUP_MAX_SIZE_REACHED
+        second = wants._replace(member_id="n")
+        assert (await bed.groups.consumer_heartbeat("first", second)).error is NONE, "the partitions are shared"
+        for member in ("m", "n"):
+            await bed.groups.consumer_heartbeat("first", Heartbeat(member, -1))
+        assert (await bed.groups.consumer_heartbeat("second", wants)).error is NONE
+
+    run_with(lambda: Bed(tmp_path, group_memory=300_000), test, 2, {})
+
+
+# --- members of both protocols ---
+
+WANTS_T = write_subscription(Subscription(frozenset({"t"})))
+
+
+async def enter_as_consumer(bed: Bed, group: str) -> str:
+    """Let a classic consumer join, and read both partitions of the topic if it is alone."""
+    request = Join("", 10_000, 60_000, "consumer", (("range", WANTS_T),), None, "client")
+    request = request._replace(member_id=(await bed.groups.join(group, request)).member_id)
+    joined = await bed.groups.join(group, request)
+    everything = write_assignment(frozenset({T0, TopicPartition("t", 1)}))
+    assignments = ((request.member_id, everything),) if joined.leader else ()
+    assert (await bed.groups.sync(group, Sync(request.member_id, joined.generation, None, None, None, assignments)))[
+        0
+    ] is NONE
+    return request.member_id
+
+
+@pytest.fixture(params=["on the loop", "in the thread"])
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Groups of any size change on the loop, or in the thread for large ones."""
+    if request.param == "in the thread":
+        monkeypatch.setattr("fencepost.core.groups.kip848.QUICK_WORK", -1)
+        monkeypatch.setattr("fencepost.server.coordinators.groups.QUICK_WORK", -1)
+        monkeypatch.setattr("fencepost.server.coordinators.groups._QUICK_BYTES", -1)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_group_with_members_of_both_protocols_survives_a_restart(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        member_id = await enter_as_consumer(bed, "g")
+        assert (await bed.beat("g", "new")).member_epoch == 2
+        for _ in range(2):
+            entry = bed.groups.get("g")
+            assert entry is not None
+            assert isinstance(entry.group, ConsumerGroup)
+            assert len(entry.group.members[member_id].assigned) == 2
+            await bed.restart()
+        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
+        assert (await bed.beat("g", "new", -1)).error is NONE
+        assert bed.state("g") == "PreparingRebalance"
+        await bed.restart()
+        assert bed.state("g") == "Stable"
+        assert bed.groups.heartbeat("g", member_id, 2, None) is NONE
+        assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
+
+    run(test)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_group_becomes_classic_when_the_last_session_of_the_new_protocol_ends(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        member_id = await enter_as_consumer(bed, "g")
+        await bed.beat("g", "new")
+        for _ in range(9):
+            bed.pass_time(5)
+            bed.groups.heartbeat("g", member_id, 1, None)
+        await bed.groups.settled("g")
+        while bed.state("g") != "PreparingRebalance":
+            await asyncio.sleep(0)
+        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
+        rejoined = await bed.beat("g", "new", 2)
+        assert rejoined.error is ErrorCode.UNKNOWN_MEMBER_ID, "it must join again, and may"
+        assert (await bed.beat("g", "new")).error is NONE
+
+    run(test)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_classic_member_that_does_not_join_again_in_time_is_removed(run: Callable[[Test], None]) -> None:
+    async def test(bed: Bed) -> None:
+        member_id = await enter_as_consumer(bed, "g")
+        joined = await bed.beat("g", "new")
+        for _ in range(13):
+            bed.groups.heartbeat("g", member_id, 1, None)
+            await bed.beat("g", "new", joined.member_epoch)
+            bed.pass_time(5)
+            await bed.groups.settled("g")
+        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.UNKNOWN_MEMBER_ID
+        joined = await bed.beat("g", "new", joined.member_epoch)
+        assert len(joined.assignment or ()) == 2
 
     run(test)

@@ -30,12 +30,12 @@ from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Partition
 from fencepost.server.storage.store import Statement
 from fencepost.server.storage.syncer import Syncer
-from fencepost.testing.files import FailingFiles
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from tests.support.batches import batch
 from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.files import FailingFiles
 
 pytestmark = pytest.mark.unit
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -9,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from fencepost.server.counters import LATENCY_BOUNDS, Histogram
-from fencepost.server.metrics.exposition import counter, gauge, histogram
+from fencepost.server.metrics.exposition import PartitionFamilies, PartitionValues, counter, escaped, gauge, histogram
 
 pytestmark = pytest.mark.unit
 
@@ -59,3 +61,28 @@ def test_histograms_are_those_of_the_library(labels: tuple[str, ...]) -> None:
         buckets.append((bound, so_far))
     family.add_metric(values, buckets, found.total)
     assert read(histogram("some_seconds", "Text.", labels, [(values, found)])) == read(written_by_the_library(family))
+
+
+def test_a_partition_without_a_value_has_no_line() -> None:
+    name = escaped('the "first"')
+    labels = f'consumergroup="{name}",topic="a"'
+    rows: PartitionValues = [(labels, [0, 7], [5, None]), ('topic="b"', [3], [0])]
+    assert PartitionFamilies().text("lag", "Offsets.", rows).decode().splitlines() == [
+        "# HELP lag Offsets.",
+        "# TYPE lag gauge",
+        r'lag{consumergroup="the \"first\"",topic="a",partition="0"} 5',
+        'lag{topic="b",partition="3"} 0',
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_text_of_a_scrape_does_not_depend_on_the_ones_before(seed: int) -> None:
+    choose = random.Random(seed)
+    kept = PartitionFamilies()
+    for _ in range(100):
+        rows: PartitionValues = [
+            (f'topic="{name}"', numbers, [choose.choice([0, 1, None]) for _ in numbers])
+            for name in choose.sample("abc", choose.randint(0, 2))
+            for numbers in [list(range(choose.randint(1, 2)))]
+        ]
+        assert kept.text("lag", "Offsets.", rows) == PartitionFamilies().text("lag", "Offsets.", rows)

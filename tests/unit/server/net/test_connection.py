@@ -10,6 +10,7 @@ from dataclasses import replace
 from struct import Struct
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -259,7 +260,7 @@ def test_a_muted_connection_is_late_if_it_holds_memory_that_others_wait_for() ->
         assert not served.connection.is_late(0.0, 10)
         pool = served.connection._memory.small
         pool.take(1 << 30)
-        pool.reserve(1, 1, SimpleNamespace())
+        pool.reserve(1, 1, Mock())
         assert served.connection.is_late(0.0, 10)
         served.connection.throttle._muted_at += 1
         assert not served.connection.is_late(0.0, 10), "a short pause is no harm"

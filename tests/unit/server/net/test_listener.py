@@ -18,7 +18,7 @@ from fencepost.server.net.listener import Listener
 from fencepost.server.net.receiving import _FRAME_SECONDS
 from fencepost.server.net.session import Session
 from fencepost.server.settings import ServerConfig
-from fencepost.testing.clock import HandWoundClock
+from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 

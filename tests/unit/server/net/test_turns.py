@@ -251,6 +251,9 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
 def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: Callable[[], dict[str, Any]]) -> None:
     """The lists are made when the test runs: every worker collects it, and would keep them."""
 
+    async def settled(group_id: str) -> None:
+        return
+
     class Groups:
         def __getattr__(self, name: str) -> Any:
             return {
@@ -258,6 +261,7 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
                 "offsets": lambda group_id: None,
                 "check_fetch": lambda *asked: 0,
                 "leave": lambda group_id, leaving: [0] * len(leaving),
+                "settled": settled,
             }[name]
 
     def partition(topic: str, index: int) -> Any:

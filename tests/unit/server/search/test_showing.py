@@ -25,6 +25,7 @@ pytestmark = pytest.mark.unit
         (b'"text"', "auto", "text", '"text"'),
         (b"{broken", "auto", "text", "{broken"),
         (b'{"a": 1}', "text", "text", '{"a": 1}'),
+        (b'{"half \\ud800": "\\udc00"}', "auto", "json", '{\n  "half \\ud800": "\\udc00"\n}'),
         (b"a\x00b\r", "text", "text", "a\\x00b\r"),
         (b"\xffa", "text", "text", "\\xffa"),
         (b"a\x00b", "auto", "hex", "000000  61 00 62                                         a.b"),

@@ -19,8 +19,8 @@ from fencepost.errors import StorageError
 from fencepost.server import line_thread
 from fencepost.server.security import audit as audit_module
 from fencepost.server.security.audit import _MOST_ABORTS, _MOST_EVENTS, _MOST_TAKEOVERS, Audit
-from fencepost.testing.clock import HandWoundClock
 from fencepost.types import Generation
+from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 

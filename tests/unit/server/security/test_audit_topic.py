@@ -16,7 +16,7 @@ from fencepost.kernel import decode_batch
 from fencepost.server.broker import audit_places
 from fencepost.server.security import audit_topic
 from fencepost.server.security.audit_topic import AuditTopic
-from fencepost.testing.clock import HandWoundClock
+from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 

@@ -20,8 +20,8 @@ from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Disk, Partition
 from fencepost.server.storage.store import Store
 from fencepost.server.storage.topics import Topic
-from fencepost.testing.clock import HandWoundClock
-from fencepost.testing.files import FailingFiles
+from tests.support.clock import HandWoundClock
+from tests.support.files import FailingFiles
 from tests.support.logs import append, make_batch, read_all
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,7 @@ rendering.py   templates to HTML
 words.py       numbers, sizes and times as a person reads them
 assets.py      style sheet, scripts and libraries
 streams.py     the changing part of a page, as server-sent events
-history.py     the last hour in steps, for the charts
-lags.py        the lags of groups in that hour
+history.py     the last hour in steps, with the lags of groups, for the charts
 
 Each page is a module with a template of its own:
 

@@ -26,7 +26,7 @@ from fencepost.core.groups.resets import (
     shifted,
 )
 from fencepost.errors import ConfigError, ErrorCode, ServerError
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Values, Visit
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
 from fencepost.server.http.v1.answers import GroupDetailsJson
 from fencepost.server.http.v1.asking import check
 from fencepost.server.http.v1.groups import describe_group
@@ -119,11 +119,11 @@ def write_lines(lines: list[ResetLine]) -> str:
 
 
 def read_lines(text: str) -> list[ResetLine]:
-    """Return the preview that a form carries, or raise Refusal."""
+    """Return the preview that a form carries, or raise PageRefused."""
     rows = [_ROW.fullmatch(part) for part in text.split("_")]
     lines = [ResetLine(int(row[1]), None if row[2] == "-" else int(row[2]), int(row[3])) for row in rows if row]
     if len(lines) != len(rows) or len(lines) > MOST or len({line.partition for line in lines}) != len(lines):
-        raise Refusal("the form does not carry a preview: go back and make a new one")
+        raise PageRefused("the form does not carry a preview: go back and make a new one")
     return lines
 
 
@@ -237,7 +237,7 @@ async def change(visit: Visit, group: str, topic: str, lines: list[ResetLine]) -
     count = (await describe_topic(visit.caller, topic)).partitions
     chosen = [line.partition for line in lines]
     if max(chosen) >= count:
-        raise Refusal(f"topic {topic} has partitions 0 to {count - 1}")
+        raise PageRefused(f"topic {topic} has partitions 0 to {count - 1}")
     if await committed(visit, group, topic, chosen) == {line.partition: line.after for line in lines}:
         return False
     try:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.server.http.console.lags import GroupLag, lag_of
 from fencepost.server.http.console.overview import thin
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.v1.answers import GroupJson, MemberJson, OffsetJson
 from fencepost.server.http.v1.groups import describe_group, list_groups, list_offsets
 from fencepost.server.http.v1.paging import DEFAULT_LIMIT, read_place
+from fencepost.server.views.groups import GroupLag, read_groups
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
+
+if TYPE_CHECKING:
+    from fencepost.server.coordinators.group_memory import GroupEntry
 
 _FEW: Final = 20
 """Groups with more committed offsets show the lag of the last sample in the list: counting costs too much there."""
@@ -46,9 +49,7 @@ async def read_list(visit: Visit) -> Values:
         entry = visit.broker.groups.get(group.name)
         if entry is not None:  # else it was deleted in the meantime
             lag = visit.history.last_lag(group.name) if len(entry.offsets) > _FEW and _sees_all(visit) else None
-            lines.append(
-                GroupLine(group, len(entry.group.members), lag or await lag_of(visit.broker, entry, _sight(visit)))
-            )
+            lines.append(GroupLine(group, len(entry.group.members), lag or await _lag(visit, entry)))
     return {"lines": lines, "find": find, "next_cursor": page.next_cursor, "query": visit.query}
 
 
@@ -74,11 +75,16 @@ async def read_group(visit: Visit) -> Values:
         "group": details,
         "members": details.members[:DEFAULT_LIMIT],
         "lines": lines,
-        "lag": await lag_of(visit.broker, entry, see),
+        "lag": await _lag(visit, entry),
         "chart": lag_chart(visit, name) if sees_all else None,
         "next_cursor": page.next_cursor,
         "query": visit.query,
     }
+
+
+async def _lag(visit: Visit, entry: GroupEntry) -> GroupLag:
+    [group] = await read_groups([entry], visit.broker.topics, visit.caller.turns, _sight(visit))
+    return group.lag
 
 
 def lag_chart(visit: Visit, group: str) -> str:

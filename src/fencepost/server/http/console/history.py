@@ -7,13 +7,16 @@ keeps is bounded: a few numbers per sample, and an array of numbers for each of 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
-from fencepost.server.http.console.lags import GroupLag, LagHistory, lag_of
 from fencepost.server.http.console.undecided import OpenInPartition
-from fencepost.server.net.turns import paced
+from fencepost.server.net.turns import Turns, paced
+from fencepost.server.views.groups import GroupLag, read_groups
+from fencepost.server.views.partitions import TopicSums, read_topics
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -26,6 +29,50 @@ MOST_GROUPS: Final = 200
 _MANY_GROUPS: Final = 200
 _MOST_WANTED: Final = 100
 MOST_UNDECIDED: Final = 1000
+_UNKNOWN: Final = -1
+
+
+class LagHistory:
+    """The lags of a limited number of groups in the last samples: one array of numbers per group."""
+
+    def __init__(self, samples: int, most: int) -> None:
+        self._samples = samples
+        self._most = most
+        self._count = 0
+        """Samples so far."""
+        self._kept: dict[str, array[int]] = {}
+        """A ring per group; its place of a sample is the sample's number modulo the length."""
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, lags: Mapping[str, GroupLag], wanted: Collection[str] = ()) -> None:
+        """Add a sample. If there are too many groups, those that are wanted are kept, then those with the largest
+        lags."""
+        chosen: Collection[str] = lags
+        if len(lags) > self._most:
+            asked = set(wanted)
+            chosen = set(sorted(lags, key=lambda group: (group not in asked, -lags[group].known))[: self._most])
+        for group in [group for group in self._kept if group not in chosen]:
+            del self._kept[group]
+        at = self._count % self._samples
+        for group in chosen:
+            ring = self._kept.get(group)
+            if ring is None:
+                ring = self._kept[group] = array("q", [_UNKNOWN]) * self._samples
+            exact = lags[group].exact
+            ring[at] = _UNKNOWN if exact is None else exact
+        self._count += 1
+
+    def of(self, group: str) -> list[int | None] | None:
+        """Return a group's lag at each of the last samples, the oldest first: None where it was not known. Return None
+        for a group that is not kept."""
+        ring = self._kept.get(group)
+        return None if ring is None else [None if lag == _UNKNOWN else lag for lag in self._in_order(ring)]
+
+    def _in_order(self, ring: array[int]) -> Iterator[int]:
+        kept = min(self._count, self._samples)
+        return (ring[number % self._samples] for number in range(self._count - kept, self._count))
 
 
 class Sample(NamedTuple):
@@ -34,6 +81,8 @@ class Sample(NamedTuple):
     records: int
     """Appended since the start of the server."""
     bytes: int
+    log_bytes: int
+    """Of all logs that are open."""
     produce: Distribution
     """Time of Produce requests."""
     fetches: int
@@ -119,24 +168,24 @@ class LoadHistory:
     async def take(self, lags: dict[str, GroupLag] | None = None) -> LoadReading:
         """Return the counters and the lags of this moment, unless the lags are given."""
         broker = self._broker
-        records = written = 0
+        turns = Turns()
+        sums = sum((topic.sums for topic in await read_topics(list(broker.topics), turns)), TopicSums())
         undecided: list[OpenInPartition] = []
         async for topic in paced(list(broker.topics)):
             for partition in topic.touched():
-                records += partition.appended_records
-                written += partition.appended_bytes
                 log = partition.log
                 if log is not None and len(undecided) < MOST_UNDECIDED:
                     opened = log.producers.open_transactions()
                     undecided += [OpenInPartition(partition.name, *each) for each in opened]
         if lags is None:
-            lags = {entry.group_id: await lag_of(broker, entry) async for entry in paced(list(broker.groups))}
+            lags = {group.name: group.lag for group in await read_groups(list(broker.groups), broker.topics, turns)}
         requests, none = broker.counters.requests, Distribution((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
         sample = Sample(
             broker.clock.now_ms(),
             broker.clock.monotonic(),
-            records,
-            written,
+            sums.appended_records,
+            sums.appended_bytes,
+            sums.size,
             requests["Produce"].read() if "Produce" in requests else none,
             sum(requests["Fetch"].read().counts) if "Fetch" in requests else 0,
             sum(lag.known for lag in lags.values()),

@@ -44,7 +44,7 @@ async def read(visit: Visit) -> Values:
         "rates": rates(before, now) if before is not None else None,
         "lag": now.lag,
         "lag_is_exact": now.lag_is_exact,
-        "log_bytes": _log_bytes(visit),
+        "log_bytes": now.log_bytes,
         "disk_free": disk.free,
         "disk_total": disk.total,
         "memory": _memory(),
@@ -83,16 +83,6 @@ def thin(samples: list[T]) -> list[T]:
     """Return every n-th sample, the newest among them, so that a chart has no more points than can be seen."""
     step = -(-len(samples) // _POINTS)
     return samples[::-1][::step][::-1] if step > 1 else samples
-
-
-def _log_bytes(visit: Visit) -> int:
-    """Return the bytes of all logs that are open."""
-    return sum(
-        partition.log.size
-        for topic in visit.broker.topics
-        for partition in topic.touched()
-        if partition.log is not None
-    )
 
 
 def _memory() -> int | None:

@@ -37,7 +37,7 @@ class Visit(NamedTuple):
         return self._replace(caller=self.caller._replace(turns=Turns()))
 
 
-class Refusal(Exception):
+class PageRefused(Exception):
     """The page cannot be shown, or the change not made; the text is for the person who asked."""
 
     def __init__(self, reason: str, status: int = 400) -> None:
@@ -73,7 +73,7 @@ class ConsoleAction(NamedTuple):
 
     path: str
     act: Callable[[Visit, Mapping[str, str]], Awaitable[Done]]
-    """Called with the fields of the form; raises Refusal or FencepostError."""
+    """Called with the fields of the form; raises PageRefused or FencepostError."""
 
 
 class StreamedAnswer(NamedTuple):

@@ -17,7 +17,7 @@ from fencepost.server.http.access import AccessRefused
 from fencepost.server.http.console.page import (
     ConsolePage,
     ConsoleStream,
-    Refusal,
+    PageRefused,
     StreamedAnswer,
     Values,
     Visit,
@@ -82,7 +82,7 @@ def _search(visit: Visit, *, has_limit: bool = True) -> tuple[Search, SearchForm
         may_read = partial(visit.caller.request(Key.FETCH).sees, TOPIC_READ, topic.name)
         return Search(visit.broker, visit.searches, topic, form, may_read=may_read, has_limit=has_limit), form
     except (BadSearch, SearchRefused) as error:
-        raise Refusal(str(error)) from None
+        raise PageRefused(str(error)) from None
 
 
 # -- the stream of a search -----------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
         form = parse_form({"partition": path["partition"], "from": "offset", "at": path["offset"]})
         Search(visit.broker, visit.searches, topic, form, may_read=lambda: True)
     except (BadSearch, SearchRefused) as error:
-        raise Refusal(str(error), 404) from None
+        raise PageRefused(str(error), 404) from None
     partition = visit.broker.partition(topic.name, form.partition or 0)
     log = await partition.open()
     offset = Offset(form.start.number)
@@ -215,7 +215,7 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     part = path["part"]
     data = (piece.found[0].key if part == "key" else piece.found[0].value) if piece.found else None
     if data is None or part not in ("key", "value"):
-        raise Refusal(f"partition {partition.index} has no record with a {part[:10]} at offset {offset}", 404)
+        raise PageRefused(f"partition {partition.index} has no record with a {part[:10]} at offset {offset}", 404)
 
     async def once() -> AsyncIterator[bytes]:
         yield data

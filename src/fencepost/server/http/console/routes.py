@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
+from html import escape
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -30,7 +31,15 @@ from fencepost.server.http.console import (
 )
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.history import LoadHistory
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, ConsoleStream, Done, Refusal, Values, Visit
+from fencepost.server.http.console.page import (
+    ConsoleAction,
+    ConsolePage,
+    ConsoleStream,
+    Done,
+    PageRefused,
+    Values,
+    Visit,
+)
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams, event
 from fencepost.server.http.forms import BadForm, is_own, read_form
@@ -64,6 +73,7 @@ STREAMS: Final[tuple[ConsoleStream, ...]] = (*records.STREAMS,)
 _LIVE: Final = "/live"
 _STREAM: Final = "text/event-stream"
 _MOST_MESSAGES: Final = 100
+_MOST_LOGIN_PAGES: Final = 20
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'"
@@ -93,6 +103,10 @@ class Console:
         streams.at_stop(self._searches.close)
         self._messages: dict[str, Done] = {}
         """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
+        self._login_pages: dict[tuple[str, str], str] = {}
+        """By what they say, and the user who is logged in."""
+        self._next = secrets.token_hex(16)
+        """Stands in these pages for the address to go on to."""
 
     def routes(self) -> list[Route]:
         found = [Route("/assets/{digest}/{name}", self._asset, methods=["GET"])]
@@ -105,10 +119,20 @@ class Console:
         return found
 
     async def login_page(self, request: Request, *, said: str, status: int, to: str) -> Response:
-        return await self._html(request, "login.html", status, title="Log in", said=said, was_made=not said, next=to)
+        user = self._access.logged_in(request) if self._broker.authorizer.enabled else None
+        about = said, str(user.session.principal) if user is not None else ""
+        if about not in self._login_pages:
+            # Strangers ask for it, so it is made once. Only the address to go on to differs.
+            if len(self._login_pages) >= _MOST_LOGIN_PAGES:
+                self._login_pages.clear()
+            self._login_pages[about] = await self._text(
+                request, "login.html", title="Log in", said=said, was_made=not said, next=self._next
+            )
+        text = self._login_pages[about].replace(self._next, escape(to))
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), status, headers=self._headers)
 
     async def nothing_there(self, request: Request) -> Response:
-        return await self._problem(request, Refusal("There is no such page.", 404))
+        return await self._problem(request, PageRefused("There is no such page.", 404))
 
     # -- answers ----------------------------------------------------------------------------------------------
 
@@ -125,7 +149,7 @@ class Console:
         try:
             visit = await self._visit(request)
             values = await page.read(visit)
-        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+        except (AccessRefused, BadQuery, PageRefused, FencepostError) as error:
             return await self._problem(request, error)
         done = self._messages.pop(request.query_params.get("said", ""), None)
         return await self._html(
@@ -155,7 +179,7 @@ class Console:
             try:
                 await self._access.client(request)  # the login may have ended meanwhile
                 values = await page.read(visit.again())
-            except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+            except (AccessRefused, BadQuery, PageRefused, FencepostError) as error:
                 raise StreamEnds from error
             if before is None or before[0] != values:  # comparing costs less than rendering
                 before = values, await self._broker.codecs.run(partial(render, page.live, page=page, **values))
@@ -175,9 +199,9 @@ class Console:
         try:
             visit = await self._visit(request)
             if not self._streams.has_place(visit.caller.peer):
-                raise Refusal("too many pages are open", 503)
+                raise PageRefused("too many pages are open", 503)
             answer = await stream.open(visit, still_allowed)
-        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+        except (AccessRefused, BadQuery, PageRefused, FencepostError) as error:
             return await self._problem(request, error)
 
         async def chunks() -> AsyncIterator[str | bytes]:
@@ -191,13 +215,13 @@ class Console:
     async def _act(self, request: Request, action: ConsoleAction) -> Response:
         try:
             if not is_own(request):
-                raise Refusal("the form was not sent by a page of this server", 403)
+                raise PageRefused("the form was not sent by a page of this server", 403)
             self._access.require_safe_host(request)
             visit = await self._visit(request)
             done = await action.act(visit, await read_form(request))
         except BadForm as error:
-            return await self._problem(request, Refusal(str(error), error.status))
-        except (AccessRefused, BadQuery, Refusal, FencepostError) as error:
+            return await self._problem(request, PageRefused(str(error), error.status))
+        except (AccessRefused, BadQuery, PageRefused, FencepostError) as error:
             return await self._problem(request, error)
         while len(self._messages) >= _MOST_MESSAGES:
             del self._messages[next(iter(self._messages))]
@@ -218,7 +242,7 @@ class Console:
             to = _address(request) if request.method == "GET" else "/"
             return RedirectResponse(f"/login?{urlencode({'next': to})}", 303, headers=self._headers)
         status, reason = 500, str(error)
-        if isinstance(error, AccessRefused | Refusal):
+        if isinstance(error, AccessRefused | PageRefused):
             status = error.status
         elif isinstance(error, BadQuery):
             status = 400
@@ -227,9 +251,12 @@ class Console:
         return await self._html(request, "problem.html", status, title="Not possible", reason=reason, said="")
 
     async def _html(self, request: Request, template: str, status: int, **values: object) -> Response:
+        return HTMLResponse(await self._text(request, template, **values), status, headers=self._headers)
+
+    async def _text(self, request: Request, template: str, **values: object) -> str:
         loaded = await self._in_thread(assets)
         user = self._access.logged_in(request) if self._broker.authorizer.enabled else None
-        text = await self._broker.codecs.run(
+        return await self._broker.codecs.run(
             partial(
                 render, template, **{"page": None, "live": "", "was_made": True, **values},
                 version=__version__, path=request.url.path,
@@ -238,7 +265,6 @@ class Console:
                 user=str(user.session.principal) if user is not None else "",
             )
         )  # fmt: skip
-        return HTMLResponse(text, status, headers=self._headers)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._broker.threads, work)

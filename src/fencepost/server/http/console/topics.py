@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ
 from fencepost.errors import FencepostError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.answers import PartitionJson
 from fencepost.server.http.v1.asking import HttpCaller
-from fencepost.server.http.v1.paging import BadQuery, PagePlace, cut, read_place, write_cursor
-from fencepost.server.http.v1.topics import describe_topic
+from fencepost.server.http.v1.paging import cut, read_place
+from fencepost.server.http.v1.topics import describe_topic, partition_page, sees_sizes
 from fencepost.server.net.turns import paced
+from fencepost.server.views.partitions import TopicSums, read_topics
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
-    from fencepost.log.partition import PartitionLog
     from fencepost.server.storage.topics import Topic
 
 _OPENED_FOR_A_PAGE: Final = 200
@@ -31,10 +29,10 @@ _MOST_OFFSETS: Final = 2000
 _GROUPS_SECONDS: Final = 10.0
 
 
-class TopicSums(NamedTuple):
+class ShownSums(NamedTuple):
+    """None if some logs are closed; the size also if the user may not see it."""
+
     records: int | None
-    """Offsets from the start to the end of all partitions, as `fencepost topic describe` counts; None if some logs are
-    closed."""
     size: int | None
 
 
@@ -42,7 +40,7 @@ class TopicRow(NamedTuple):
     name: str
     partitions: int
     internal: bool
-    sums: TopicSums
+    sums: ShownSums
 
 
 _sums: WeakKeyDictionary[Topic, tuple[float, TopicSums]] = WeakKeyDictionary()
@@ -76,7 +74,7 @@ async def read_list(visit: Visit) -> Values:
         "topics": rows,
         "total": len(seen),
         "next_cursor": cursor,
-        "sees_sizes": _sees_sizes(caller),
+        "sees_sizes": sees_sizes(caller),
     }
 
 
@@ -95,69 +93,35 @@ async def _open_closed(topic: Topic, left: int) -> int:
     return closed
 
 
-async def _summed(caller: HttpCaller, topic: Topic) -> TopicSums:
+async def _summed(caller: HttpCaller, topic: Topic) -> ShownSums:
     now = caller.broker.clock.monotonic()
     good_until, sums = _sums.get(topic, (0.0, None))
     if sums is None or now >= good_until:
-        records = size = opened = 0
-        async for log in _logs(topic):
-            opened += 1
-            records += log.high_watermark - log.start_offset
-            size += log.size
-        is_whole = opened == topic.partition_count
-        sums = TopicSums(records if is_whole else None, size if is_whole else None)
+        [rows] = await read_topics([topic], caller.turns)
+        sums = rows.sums
         _sums[topic] = now + max(topic.partition_count / _PARTITIONS_A_SECOND, _SUMS_SECONDS), sums
-    return sums if _sees_sizes(caller) else sums._replace(size=None)
-
-
-async def _logs(topic: Topic) -> AsyncIterator[PartitionLog]:
-    async for partition in paced(topic.touched()):
-        if partition.log is not None:
-            yield partition.log
-
-
-def _sees_sizes(caller: HttpCaller) -> bool:
-    """Sizes are what DescribeLogDirs tells, and need the same permission."""
-    return caller.request(Key.DESCRIBE_LOG_DIRS).sees(CLUSTER_DESCRIBE)
+    is_whole = sums.opened == topic.partition_count
+    return ShownSums(sums.records if is_whole else None, sums.size if is_whole and sees_sizes(caller) else None)
 
 
 async def read_one(visit: Visit) -> Values:
     caller, name = visit.caller, visit.path["topic"]
     details = await describe_topic(caller, name)
     topic = caller.broker.topics.require(name)
-    partitions, cursor = await _partitions(caller, topic, read_place(None, visit.query.get("cursor")))
+    partitions = await partition_page(caller, topic, read_place(None, visit.query.get("cursor")))
     sums = await _summed(caller, topic)
     return {
         "query": visit.query,
         "topic": details,
         "configs": sorted(details.configs or (), key=lambda each: (each.source != "topic", each.name)),
-        "partitions": partitions,
-        "next_cursor": cursor,
+        "partitions": partitions.items,
+        "next_cursor": partitions.next_cursor,
         "sums": sums,
         "may_read": caller.request(Key.FETCH).sees(TOPIC_READ, name),
         "groups": await _groups(caller, topic),
         "writers": topic.writer_group or ", ".join(topic.writer_ids),
         "readers": topic.reader_group,
     }
-
-
-async def _partitions(caller: HttpCaller, topic: Topic, place: PagePlace) -> tuple[list[PartitionJson], str | None]:
-    """Return a page of partitions, with the numbers of ListOffsets and DescribeLogDirs: a page that is watched asks
-    every second, so it asks the logs themselves."""
-    after = place.after[0] if place.after is not None else -1
-    if not isinstance(after, int):
-        raise BadQuery("cursor is from another kind of list")
-    sees_sizes, node = _sees_sizes(caller), caller.broker.config.node_id
-    indexes = range(max(after, -1) + 1, topic.partition_count)[: place.limit]
-    rows = []
-    for index in indexes:
-        partition = topic.partition(index)
-        if partition is not None:
-            log = partition.log or await partition.open()
-            size = log.size if sees_sizes else None
-            rows.append(PartitionJson(index, node, log.start_offset, log.high_watermark, log.last_stable_offset, size))
-    is_last = not indexes or indexes[-1] == topic.partition_count - 1
-    return rows, None if is_last else write_cursor((indexes[-1],))
 
 
 async def _groups(caller: HttpCaller, topic: Topic) -> list[str]:

@@ -20,7 +20,7 @@ from fencepost.core.security.access import (
 )
 from fencepost.core.transactions import RESTING, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, Refusal, Values, Visit
+from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
 from fencepost.server.http.console.undecided import AbortEffect, HeldBack, effect_of_abort, held_back, is_hanging
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.others import describe_transaction
@@ -200,7 +200,7 @@ async def _fence(caller: HttpCaller, was: TransactionMetadata) -> bool:
 
 def _understandable(error: ServerError) -> Exception:
     """Return the error, as a conflict if no HTTP status belongs to it: the request was right, but came too late."""
-    return error if error.code in STATUS else Refusal(error.reason or str(error), 409)
+    return error if error.code in STATUS else PageRefused(error.reason or str(error), 409)
 
 
 # -- hanging ones -----------------------------------------------------------------------------------------------
@@ -209,9 +209,9 @@ def _understandable(error: ServerError) -> Exception:
 def _place(form: Form) -> tuple[TopicPartition, Pid]:
     topic, partition, pid = form.get("topic", ""), form.get("partition", ""), form.get("pid", "")
     if not topic or not (partition.isascii() and partition.isdigit()) or not (pid.isascii() and pid.isdigit()):
-        raise Refusal("the address must name a topic, a partition and a pid")
+        raise PageRefused("the address must name a topic, a partition and a pid")
     if len(partition) > 10 or len(pid) > 19:
-        raise Refusal("the partition or the pid is too large a number")
+        raise PageRefused("the partition or the pid is too large a number")
     return TopicPartition(topic, int(partition)), Pid(int(pid))
 
 
@@ -263,7 +263,7 @@ async def abort_hanging(visit: Visit, form: Form) -> Done:
     answer = await caller.ask(Key.WRITE_TXN_MARKERS, markers=[marker])
     [row] = answer["markers"][0]["topics"][0]["partitions"]
     if row["error_code"] == ErrorCode.INVALID_TXN_STATE:
-        raise Refusal(f"the transaction of pid {pid} in {where} is not hanging: abort it by its name", 409)
+        raise PageRefused(f"the transaction of pid {pid} in {where} is not hanging: abort it by its name", 409)
     try:
         check(row, f"ending the transaction of pid {pid} in {where}")
     except ServerError as error:

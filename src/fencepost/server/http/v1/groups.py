@@ -10,6 +10,7 @@ from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.http.v1.topics import offsets
 from fencepost.server.net.router import Fields
 from fencepost.server.net.turns import paced
+from fencepost.server.views.groups import lag_between
 from fencepost.types import LATEST
 from fencepost.wire.apis import Key
 
@@ -83,5 +84,5 @@ async def _ends(caller: HttpCaller, topic: str, indexes: list[int]) -> dict[int,
 
 def _offset(topic: str, row: Fields, end: int | None) -> OffsetJson:
     committed = row["committed_offset"]
-    lag = max(0, end - committed) if end is not None else None
+    lag = lag_between(committed, end) if end is not None else None
     return OffsetJson(topic, row["partition_index"], committed, end, lag, row["metadata"])

@@ -14,8 +14,8 @@ from fencepost.server.http.v1.answers import SinkJson
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.net.turns import paced
-from fencepost.server.storage.sink_progress import SinkTail
 from fencepost.server.storage.topics import Topic
+from fencepost.server.views.sinks import SinkTail
 from fencepost.wire.apis import Key
 
 

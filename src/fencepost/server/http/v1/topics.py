@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fencepost.core.producers.dedup import ProducerEntry
-from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
-from fencepost.errors import ErrorCode, ServerError
+from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
+from fencepost.errors import ErrorCode
 from fencepost.server.http.v1.answers import ConfigJson, PartitionJson, ProducerJson, TopicDetailsJson, TopicJson
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, write_cursor
 from fencepost.server.net.router import Fields
 from fencepost.server.net.turns import paced
-from fencepost.types import EARLIEST, LATEST, NO_PID, Pid
+from fencepost.server.views.partitions import partition_row
+from fencepost.types import NO_PID, Pid
 from fencepost.wire.apis import Key
+
+if TYPE_CHECKING:
+    from fencepost.server.storage.topics import Topic
 
 _TOPIC: Final = 2
 _SOURCES: Final = {1: "topic", 4: "static", 5: "default"}
@@ -55,17 +59,26 @@ async def _described(caller: HttpCaller, topic: str) -> Fields:
 
 async def list_partitions(caller: HttpCaller, place: PagePlace, topic: str) -> Page[PartitionJson]:
     await _described(caller, topic)
-    everything = range(caller.broker.topics.require(topic).partition_count)
-    indexes, cursor = await cut(everything, lambda index: (index,), place)
-    starts = await offsets(caller, topic, indexes, EARLIEST)
-    stables = await offsets(caller, topic, indexes, LATEST, committed=True)
-    ends = await offsets(caller, topic, indexes, LATEST)  # last: it is never before the others
-    sizes = await _sizes(caller, topic, indexes)
-    node = caller.broker.config.node_id
-    return Page(
-        [PartitionJson(index, node, starts[index], ends[index], stables[index], sizes.get(index)) for index in indexes],
-        cursor,
-    )
+    return await partition_page(caller, caller.broker.topics.require(topic), place)
+
+
+async def partition_page(caller: HttpCaller, topic: Topic, place: PagePlace) -> Page[PartitionJson]:
+    """Return a page of partitions, with the numbers of ListOffsets and DescribeLogDirs: a page that is watched asks
+    every second, so it asks the logs themselves."""
+    indexes, cursor = await cut(range(topic.partition_count), lambda index: (index,), place)
+    with_sizes, node = sees_sizes(caller), caller.broker.config.node_id
+    items = []
+    for index in indexes:
+        partition = caller.broker.partition(topic.name, index)
+        row = partition_row(partition, partition.log or await partition.open())
+        items.append(PartitionJson(index, node, row.start, row.end, row.stable, row.size if with_sizes else None))
+        await caller.turns()
+    return Page(items, cursor)
+
+
+def sees_sizes(caller: HttpCaller) -> bool:
+    """Sizes are what DescribeLogDirs tells, and need the same permission."""
+    return caller.request(Key.DESCRIBE_LOG_DIRS).sees(CLUSTER_DESCRIBE)
 
 
 async def offsets(
@@ -84,17 +97,6 @@ async def offsets(
         check(row, f"partition {topic}-{row['partition_index']}")
         found[row["partition_index"]] = row["offset"]
     return found
-
-
-async def _sizes(caller: HttpCaller, topic: str, indexes: list[int]) -> dict[int, int]:
-    try:
-        answer = await caller.ask(Key.DESCRIBE_LOG_DIRS, topics=[{"topic": topic, "partitions": indexes}])
-    except ServerError as error:
-        if error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-            return {}
-        raise
-    rows: list[Any] = [row for found in answer["results"][0]["topics"] for row in found["partitions"]]
-    return {row["partition_index"]: row["partition_size"] for row in rows}
 
 
 async def list_producers(caller: HttpCaller, place: PagePlace, topic: str) -> Page[ProducerJson]:

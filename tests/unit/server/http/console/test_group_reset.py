@@ -16,7 +16,7 @@ from fencepost.server.http.console.group_reset import (
     read_partitions,
     write_lines,
 )
-from fencepost.server.http.console.page import Refusal
+from fencepost.server.http.console.page import PageRefused
 from fencepost.types import EARLIEST, LATEST
 
 pytestmark = pytest.mark.unit
@@ -62,7 +62,7 @@ def test_the_largest_preview_fits_into_a_form() -> None:
 
 @pytest.mark.parametrize("text", ["", "1.2", "1.2.-", "1.2.3_", "1.2.3_1.2.4", "x.1.2", "1.-1.2"])
 def test_other_text_is_no_preview(text: str) -> None:
-    with pytest.raises(Refusal, match="does not carry a preview"):
+    with pytest.raises(PageRefused, match="does not carry a preview"):
         read_lines(text)
 
 

@@ -11,14 +11,14 @@ import pytest
 from fencepost.server.broker import Broker
 from fencepost.server.counters import Distribution
 from fencepost.server.http.console.history import LoadHistory, LoadReading, Sample
-from fencepost.server.http.console.lags import GroupLag
-from fencepost.testing.clock import HandWoundClock
+from fencepost.server.views.groups import GroupLag
+from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
 
 
 def reading(taken_ms: int, monotonic: float = 0.0, lag: int = 0) -> LoadReading:
-    sample = Sample(taken_ms, monotonic, 0, 0, Distribution((), 0.0), 0, lag, lag_is_exact=True)
+    sample = Sample(taken_ms, monotonic, 0, 0, 0, Distribution((), 0.0), 0, lag, lag_is_exact=True)
     return LoadReading(sample, {"billing": GroupLag(lag, 0, 1)}, [])
 
 

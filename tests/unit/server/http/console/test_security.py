@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.core.security.audit_events import NOTHING, Actor, AuditTarget, Event, line
-from fencepost.server.http.console.security import AuditRow, audit_row, matching
-from fencepost.server.security.audit_reading import AuditLines, last_of_file
+from fencepost.server.http.console.security import AuditLines, AuditRow, audit_row, last_of_file, matching
 
 pytestmark = pytest.mark.unit
 
