@@ -50,6 +50,12 @@ _LONGEST_BACKOFF: Final = 1.0
 _COPIED: Final = 4096
 """Batches of up to this many bytes are copied into the request: that costs less than a buffer of their own."""
 
+_LAST_MOMENTS_SHARE: Final = 0.01
+_LONGEST_LAST_MOMENTS: Final = 0.05
+"""The last part of `delivery_timeout`, and its maximum in seconds, in which no batch is sent for the first time: no answer
+could come in time, so an outcome that is certainly "no" would become unknown. It matters when a leader hangs: its batches
+expire one after the other, and each would otherwise be sent the moment the one before it is given up."""
+
 _FEW: Final = 32
 """Partitions with small batches that may use the side connection. More of them share requests, which costs less."""
 
@@ -204,6 +210,12 @@ class Collation:
         self._state.due(ready_at, now)
         return False
 
+    def _is_about_to_expire(self, queue: PartitionQueue, now: float) -> bool:
+        """Return whether it is too late to send the queue's next batch; it fails when its time is over."""
+        batch = queue.first_to_expire()
+        last_moments = min(self._options.delivery_timeout * _LAST_MOMENTS_SHARE, _LONGEST_LAST_MOMENTS)
+        return batch is not None and now >= batch.deadline - last_moments
+
     def board(self, queue: PartitionQueue, now: float, requests: Requests) -> bool:
         """Put the queue's next batch into this round's request to its leader. Return whether it may have another one to
         send now."""
@@ -221,11 +233,13 @@ class Collation:
             return False
         if queue in self._requests.aside:
             return False  # a batch on another connection could overtake the one in flight there
-        if step is Step.SEND and not queue.sealed:
-            if queue.open is None:
+        if step is Step.SEND:
+            if not queue.sealed and queue.open is None:
                 self._queues.rest(queue)
                 return False
-            if not self._open_is_ready(queue, len(flight) > 0, now):
+            if self._is_about_to_expire(queue, now):
+                return False
+            if not queue.sealed and not self._open_is_ready(queue, len(flight) > 0, now):
                 return False
         connection = self._state.leader_of(queue)
         if connection is None:

@@ -276,6 +276,21 @@ def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: F
     assert len(set(values(on))) == len(values(on))
 
 
+def test_a_batch_that_is_about_to_expire_is_not_sent() -> None:
+    """PROD-8: the oldest batch of a leader that hangs is given up. The next ones expire some milliseconds later: they
+    stay here, and are truthfully not persisted."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, delivery_timeout=2.0, request_timeout=30.0)
+    on.deal(Fate.IGNORE, Api.PRODUCE)
+    tickets = []
+    for number in range(4):
+        tickets.append(producer.send_alone("t", b"%d" % number, partition=0))  # the first batch goes alone
+        producer.run_for(0.005)
+    producer.settle()
+    assert [expired(ticket) for ticket in tickets] == ["unknown", "no", "no", "no"]
+    assert len(on.requests(Api.PRODUCE)) == 1
+
+
 def test_a_record_that_expires_without_a_producer_id_says_what_the_server_answered() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on, delivery_timeout=2.0)
