@@ -29,7 +29,7 @@ WORKERS ?= 6
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-long soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools compiled
+.PHONY: help setup demo check test test-long soak hostile access lint docs bench bench-check matrix sanitize dist smoke clean tools compiled style types check-tests test-tests
 
 help:  ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,12 +52,19 @@ $(CONSOLE): packaging/console/package-lock.json packaging/build_backend.py | $(S
 demo: setup  ## set-up and the story in a minute: server and Spark job killed, a writer replaced, and the counts
 	@$(BIN)/fencepost demo $(ARGS)
 
-check:  ## before each commit: lint, types, unit and model tests
-	@$(MAKE) --no-print-directory -j2 lint compiled
-	$(RUN) tests/unit tests/model tests/support -m "not long and not soak" $(ARGS)
+check: setup  ## before each commit: lint, types, unit and model tests
+	@$(MAKE) --no-print-directory style
+	@$(MAKE) --no-print-directory -j2 types check-tests
 
 test: tools  ## set-up, lint and every promise once (WORKERS=6 processes)
-	@$(MAKE) --no-print-directory -j2 lint compiled
+	@$(MAKE) --no-print-directory style
+	@$(MAKE) --no-print-directory -j2 types test-tests
+
+# Few workers: these tests wait for nothing, and every worker has to load all of them.
+check-tests: compiled
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --progress -rN tests/unit tests/model -m "not long and not soak" $(ARGS)
+
+test-tests: compiled
 	$(RUN) --share-spark -m "not long and not soak" $(if $(SKIP_KAFKA),,--floors test) $(ARGS)
 
 test-long: tools setup  ## what `make test` leaves out: every kill point, every client with every login
@@ -73,13 +80,18 @@ hostile: setup  ## the attacks in full, and the table of what a bystander felt
 access: tools setup  ## the authorisation matrix: who may do what, on our server and on Apache Kafka
 	$(PYTEST) tests/integration/test_authorization.py -k answer_alike --access-matrix $(ARGS)
 
-lint: setup  ## ruff, mypy and the import contracts
+lint: style types  ## ruff, mypy and the import contracts
+
+style: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+# `make check` and `make test` do this beside the tests: mypy needs one core, and the tests wait for it no longer.
+types: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Beside mypy, which needs one core. In a new checkout every worker would otherwise compile every test module.
+# In a new checkout every worker would otherwise compile every test module.
 compiled: setup
 	@test -d tests/unit/__pycache__ || $(PYTEST) --collect-only -qq >/dev/null 2>&1 || true
 

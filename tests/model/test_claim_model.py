@@ -335,6 +335,7 @@ def test_two_take_over_from_an_owner_that_has_more_than_they_want(generation: in
     print(f"{explore(Scenario(two, world, {'x': x}))} states")
 
 
+@pytest.mark.long  # 57,000 states; two at a time, and any number at random, are in every run
 def test_three_claim_at_the_same_time() -> None:
     world, x = owned_by_x("a")
     three = {name: fresh(name, want(generation, "a")) for name, generation in (("y", 1), ("z", 0), ("w", 9))}

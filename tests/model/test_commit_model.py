@@ -415,6 +415,7 @@ def test_batches_committed_by_processes_of_their_own_are_in_the_log_once(disturb
     explore(lambda choose: play(choose, disturbances=disturbances, processes=True))
 
 
+@pytest.mark.every_run("False-False", "True-True")
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("restored", [False, True])
 def test_a_query_that_moves_between_the_two_sinks_has_each_batch_once(processes: bool, restored: bool) -> None:
@@ -446,6 +447,7 @@ def test_two_sinks_of_one_name_never_let_spark_commit_a_batch(disturbances: int)
     explore(lambda choose: play(choose, disturbances=disturbances, sinks=2))
 
 
+@pytest.mark.every_run("False-False", "True-True")
 @pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("restored", [False, True])
 def test_the_state_of_a_query_has_seen_the_rows_that_are_in_the_log(processes: bool, restored: bool) -> None:
