@@ -145,10 +145,12 @@ def remove(
     filters = _filters(principal, operations, kind, name, prefixed=prefixed, deny=deny, host=host)
     with target.admin() as admin:
         found = [each for wanted in filters for each in admin.acls(wanted)]
-        if not found:
+        if found:
+            confirm(f"remove {len(found)} ACLs of {principal}?", yes)
+        # A broker of Apache Kafka lists removed ACLs for a moment longer; the controller, which removes them, does not.
+        removed = [each for wanted in filters for each in admin.delete_acls(wanted)] if found else []
+        if not removed:
             raise FencepostError(f"no ACL of {principal} matches; `fencepost acl list` shows those there are")
-        confirm(f"remove {len(found)} ACLs of {principal}?", yes)
-        removed = [each for wanted in filters for each in admin.delete_acls(wanted)]
     target.done(f"removed {len(removed)} ACLs of {principal}", {"removed": [_row(each) for each in removed]})
 
 

@@ -52,9 +52,9 @@ _COPIED: Final = 4096
 
 _LAST_MOMENTS_SHARE: Final = 0.01
 _LONGEST_LAST_MOMENTS: Final = 0.05
-"""The last part of `delivery_timeout`, and its maximum in seconds, in which no batch is sent for the first time: no answer
-could come in time, so an outcome that is certainly "no" would become unknown. It matters when a leader hangs: its batches
-expire one after the other, and each would otherwise be sent the moment the one before it is given up."""
+"""The last part of `delivery_timeout`, and its maximum in seconds, in which no batch is sent for the first time: no
+answer could come in time, so an outcome that is certainly "no" would become unknown. It matters when a leader hangs: its
+batches expire one after the other, and each would otherwise be sent when the one before it is given up."""
 
 _FEW: Final = 32
 """Partitions with small batches that may use the side connection. More of them share requests, which costs less."""
