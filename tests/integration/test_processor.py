@@ -202,6 +202,38 @@ def test_work_that_takes_too_long_is_rolled_back(server: TestedServer, source: s
     assert numbers(server, source) == list(range(20))
 
 
+@pytest.mark.parametrize("way", ["iterate", "leave the loop", "send"])
+def test_a_slow_block_raises_that_it_was_too_slow(server: TestedServer, source: str, way: str) -> None:
+    with processor(server, source, processing_timeout=0.6) as batches:
+        with pytest.raises(TooSlow, match="longer than processing_timeout=0.6"):
+            for batch in batches:
+                with batch as out:
+                    records = iter(batch) if way != "send" else iter(list(batch))
+                    for record in records:
+                        batch.lost.wait(30)
+                        if way == "leave the loop":
+                            break
+                        while way == "send":  # until the coordinator has ended the transaction
+                            out.send(f"{source}-out", record.value)
+                            out.flush()
+        assert copy_all(batches, source) == 20
+    assert numbers(server, source) == list(range(20))
+
+
+def test_a_record_that_always_takes_too_long_goes_to_the_dead_letters(server: TestedServer, source: str) -> None:
+    with processor(
+        server, source, processing_timeout=0.6, batch_records=4, dead_letter=f"{source}-dead", retry_backoff=0
+    ) as batches:
+        for batch in batches:
+            with batch as out:
+                for record in batch:
+                    if record.value == b"7":
+                        batch.lost.wait(30)
+                    out.send(f"{source}-out", record.value)
+    assert numbers(server, source) == [number for number in range(20) if number != 7]
+    assert [record.value for record in results(server, f"{source}-dead")] == [b"7"]
+
+
 def test_a_batch_hears_that_a_partition_is_wanted_and_may_still_commit(server: TestedServer, source: str) -> None:
     with processor(server, source) as batches:
         batch = next(batches)

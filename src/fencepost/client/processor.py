@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypedDict, Unpack
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import check_known, check_name, check_seconds, only_known
@@ -229,7 +229,7 @@ class Batch:
         for at, piece in enumerate(self._pieces):
             for record in piece.records():
                 if self._is_gone:
-                    raise self._loss()
+                    self._raise_loss()
                 self._given = record
                 yield record
             self._given = None
@@ -240,7 +240,7 @@ class Batch:
         import pyarrow as pa
 
         if self._is_gone:
-            raise self._loss()
+            self._raise_loss()
         tables = [piece.fetched.table(piece.start, piece.stop) for piece in self._pieces]
         self._done, self._given = len(self._pieces), None
         return pa.Table.from_batches([table for table in tables if table is not None])
@@ -263,10 +263,12 @@ class Batch:
         for piece in self._pieces:
             piece.records()
 
-    def _loss(self) -> PartitionsLost:
+    def _raise_loss(self) -> NoReturn:
+        """Raise PartitionsLost; or TooSlow, if that is why."""
+        self._processor._member.check_held(self.partitions)
         lost = PartitionsLost("the group has given a partition of this batch to another member; it is rolled back")
         lost.partitions = tuple(sorted(self.partitions))
-        return lost
+        raise lost
 
     def _extents(self) -> dict[TopicPartition, Extent]:
         extents: dict[TopicPartition, Extent] = {}
@@ -279,7 +281,7 @@ class Batch:
         """Raise unless every record was handed out. Whether the caller is done with the last one, nobody knows."""
         if self._done < len(self._pieces):
             if self.lost.is_set():
-                raise self._loss()
+                self._raise_loss()
             raise FencepostError(
                 f"the block has not taken all records of {self!r}, so nothing was committed: iterate to the end, or "
                 "call arrow(); for fewer records per transaction use batch_records"
@@ -604,11 +606,12 @@ class Processor(OnePerProcess, Closing):
                 raise
         if failure is None:
             return False
+        failure = self._too_slow(batch, failure) or failure
         self._abort(batch)
         self._rewind()
         if self._goes_on(batch, failure, in_block=error is not None):
             return True
-        if error is None:
+        if failure is not error:
             raise failure
         return False
 
@@ -669,22 +672,38 @@ class Processor(OnePerProcess, Closing):
 
     # --- failures ---
 
+    def _too_slow(self, batch: Batch, failure: BaseException) -> TooSlow | None:
+        """Return TooSlow if that is behind the failure: the server refuses what comes from a member that has left."""
+        if isinstance(failure, FencepostError):
+            try:
+                self._member.check_held(batch.partitions)
+            except TooSlow as slow:
+                return slow
+            except FencepostError:
+                return None
+        return None
+
     def _goes_on(self, batch: Batch, failure: BaseException, *, in_block: bool) -> bool:
         """Return whether to swallow the failure and hand the records out again."""
-        if not isinstance(failure, Exception) or (not in_block and batch._done < len(batch._pieces)):
-            return isinstance(failure, PartitionsLost)
-        if self._was_lost(batch, failure):
-            log.info("%r was rolled back, because the group has moved a partition: %s", batch, failure)
-            return True
-        is_fenced = self._producer is not None and self._producer._sender.fenced is not None
-        if not isinstance(failure, TooSlow) and (is_fenced or (not in_block and _is_passing(failure))):
-            return self._wait_for_server(batch, failure)
-        decision = self._retries.failed(batch._extents(), batch._working_on() if in_block else None)
+        if not isinstance(failure, Exception):
+            return False
+        is_slow = isinstance(failure, TooSlow)
+        if not is_slow:
+            if self._was_lost(batch, failure):
+                log.info("%r was rolled back, because the group has moved a partition: %s", batch, failure)
+                return True
+            if not in_block and batch._done < len(batch._pieces):
+                return False
+            is_fenced = self._producer is not None and self._producer._sender.fenced is not None
+            if is_fenced or (not in_block and _is_passing(failure)):
+                return self._wait_for_server(batch, failure)
+        # Whoever is too slow need not be at the record that took the time: halves find it.
+        at = batch._working_on() if in_block and not is_slow else None
+        decision = self._retries.failed(batch._extents(), at)
         if decision.verdict is Verdict.RAISE:
             return False
         log.warning("%r was rolled back and comes again: %s: %s", batch, type(failure).__name__, failure)
         if decision.verdict is Verdict.DEAD:
-            at = batch._working_on() if in_block else None
             name, offset = at or next((name, extent.start) for name, extent in batch._extents().items())
             self._deaths[name, offset] = failure
         elif decision.verdict is Verdict.RETRY:
@@ -692,8 +711,6 @@ class Processor(OnePerProcess, Closing):
         return True
 
     def _was_lost(self, batch: Batch, failure: Exception) -> bool:
-        if isinstance(failure, TooSlow):
-            return False
         if isinstance(failure, PartitionsLost) or (
             isinstance(failure, FencepostError) and failure.code in _EPOCH_IN_DOUBT
         ):
