@@ -202,6 +202,36 @@ def test_work_that_takes_too_long_is_rolled_back(server: TestedServer, source: s
     assert numbers(server, source) == list(range(20))
 
 
+@pytest.mark.parametrize("way", ["iterate", "leave the loop", "send"])
+def test_a_slow_block_raises_that_it_was_too_slow(server: TestedServer, source: str, way: str) -> None:
+    with processor(server, source, processing_timeout=0.6) as batches:
+        batch = next(batches)
+        with pytest.raises(TooSlow, match="longer than processing_timeout"), batch as out:  # noqa: PT012 - its end raises
+            for record in batch if way != "send" else list(batch):
+                batch.lost.wait(30)
+                if way == "leave the loop":
+                    break
+                while way == "send":  # until the coordinator has ended the transaction
+                    out.send(f"{source}-out", record.value)
+                    out.flush()
+        assert copy_all(batches, source) == 20
+    assert numbers(server, source) == list(range(20))
+
+
+def test_a_record_that_always_takes_too_long_goes_to_the_dead_letters(server: TestedServer, source: str) -> None:
+    with processor(
+        server, source, processing_timeout=0.6, batch_records=4, dead_letter=f"{source}-dead", retry_backoff=0
+    ) as batches:
+        for batch in batches:
+            with batch as out:
+                for record in batch:
+                    if record.value == b"7":
+                        batch.lost.wait(30)
+                    out.send(f"{source}-out", record.value)
+    assert numbers(server, source) == [number for number in range(20) if number != 7]
+    assert [record.value for record in results(server, f"{source}-dead")] == [b"7"]
+
+
 def test_a_batch_hears_that_a_partition_is_wanted_and_may_still_commit(server: TestedServer, source: str) -> None:
     with processor(server, source) as batches:
         batch = next(batches)
@@ -293,3 +323,25 @@ async def cancel_and_go_on(server: TestedServer, source: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await work(batches, hangs=False)
+
+
+def test_with_asyncio_the_loop_goes_on_after_a_callback_has_raised(server: TestedServer, source: str) -> None:
+    async def run() -> None:
+        calls = iter([Mishap("not yet")])
+
+        def on_assigned(partitions: object) -> None:
+            if (mishap := next(calls, None)) is not None:
+                raise mishap
+
+        async with AsyncProcessor(
+            server.address, source, group=source, stop="latest", reader={"on_assigned": on_assigned}
+        ) as batches:
+            with pytest.raises(Mishap):
+                await anext(batches)
+            async for batch in batches:
+                async with batch as out:
+                    async for record in batch:
+                        out.send(f"{source}-out", record.value)
+
+    asyncio.run(run())
+    assert numbers(server, source) == list(range(20))

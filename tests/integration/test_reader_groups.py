@@ -15,7 +15,7 @@ import fencepost
 from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooSlow
 from fencepost.client.reader import ReadRecord
 from fencepost.core.groups.membership import GroupProtocol
-from fencepost.errors import ConfigError, TimedOut
+from fencepost.errors import ConfigError, ServerError, TimedOut
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.group_workers import PATIENCE, Worker, read_by, until, working
@@ -154,6 +154,89 @@ def test_positions_can_be_moved_and_partitions_paused(server: TestedServer, wide
         assert len(poll_until(reader, 40)) == 40
         with pytest.raises(ConfigError, match="is not read by this reader"):
             reader.seek((wide, 9), 0)
+
+
+def test_a_partition_that_was_moved_by_hand_is_read_when_it_comes_back(server: TestedServer, wide: str) -> None:
+    write(server, wide, 40, 4)
+    with Reader(server.address, wide, group=wide) as reader:
+        poll_until(reader, 40)
+        reader.commit()
+        for partition in reader.assignment:
+            reader.seek(partition, 10)
+        with Reader(server.address, wide, group=wide) as other:
+            until(lambda: not polled(reader) and not polled(other) and len(other.assignment) == 2)
+        until(lambda: not polled(reader) and len(reader.assignment) == 4)
+        write(server, wide, 40, 4, first=40)
+        assert len(poll_until(reader, 40)) == 40
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_on_assigned_that_raises_is_called_again_before_anything_is_read(
+    server: TestedServer, wide: str, exclusive: bool
+) -> None:
+    calls: list[frozenset[TopicPartition]] = []
+
+    def on_assigned(partitions: frozenset[TopicPartition]) -> None:
+        calls.append(partitions)
+        for partition in partitions:
+            reader.seek(partition, 5)
+        if len(calls) == 1:
+            raise OSError("the files are not there yet")
+
+    write(server, wide, 40, 4)
+    with Reader(server.address, wide, group=wide, on_assigned=on_assigned, exclusive=exclusive) as reader:
+        with pytest.raises(OSError, match="not there yet"):
+            reader.poll(PATIENCE)
+        assert {record.offset for record in poll_until(reader, 20)} == {5, 6, 7, 8, 9}
+        assert calls == [reader.assignment, reader.assignment]
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "cooperative"])
+def test_a_topic_that_is_created_again_is_read_from_its_beginning(
+    server: TestedServer, wide: str, protocol: GroupProtocol
+) -> None:
+    write(server, wide, 40, 4)
+    with Admin(server.address) as admin, Reader(server.address, wide, group=wide, group_protocol=protocol) as reader:
+        poll_until(reader, 40)
+        reader.commit()
+        recreate(admin, wide)
+        write(server, wide, 80, 4, first=40)
+        assert sorted(int(record.value or b"") for record in poll_until(reader, 80)) == list(range(40, 120))
+
+
+def test_without_a_group_a_topic_that_is_created_again_is_an_error(server: TestedServer, wide: str) -> None:
+    write(server, wide, 40, 4)
+    with Admin(server.address) as admin, Reader(server.address, wide) as reader:
+        poll_until(reader, 40)
+        recreate(admin, wide)
+        write(server, wide, 80, 4)
+        with pytest.raises(ServerError, match="was deleted and created again, so offset 10 of the old one"):
+            reader.poll(PATIENCE)
+
+
+def recreate(admin: Admin, topic: str) -> None:
+    admin.delete_topic(topic)
+    until(lambda: all(each.name != topic for each in admin.topics()))
+    admin.create_topic(topic, 4)
+
+
+def test_a_partition_whose_position_was_deleted_stops_alone_and_can_be_moved(server: TestedServer, wide: str) -> None:
+    gone, other = TopicPartition(wide, 0), TopicPartition(wide, 1)
+    write(server, wide, 40, 4)
+    with Admin(server.address) as admin, Reader(server.address, wide, group=wide) as reader:
+        poll_until(reader, 40)
+        admin.delete_records(wide, {0: 5})
+        reader.seek(gone, 2)
+        with pytest.raises(ServerError, match=f"{gone} has no offset 2"):
+            reader.poll(PATIENCE)
+        reader.pause(gone)
+        reader.seek(other, 9)
+        assert [record.offset for record in poll_until(reader, 1)] == [9]
+        reader.resume(gone)
+        with pytest.raises(ServerError, match=f"{gone} has no offset 2"):
+            reader.poll(PATIENCE)
+        reader.seek(gone, "earliest")
+        assert [record.offset for record in poll_until(reader, 5)] == [5, 6, 7, 8, 9]
 
 
 def test_a_loop_over_records_stops_for_a_revocation_and_commits_what_was_done(server: TestedServer, wide: str) -> None:

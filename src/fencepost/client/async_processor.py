@@ -19,7 +19,7 @@ from fencepost.client.processor import LOOK, Batch, Output, Processor, Processor
 from fencepost.client.produce.ticket import Ticket
 from fencepost.client.reader import Readable, ReadRecord
 from fencepost.client.share.places import Place
-from fencepost.errors import Closed, FencepostError, TimedOut
+from fencepost.errors import Closed, TimedOut
 from fencepost.kernel import Headers
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -206,7 +206,7 @@ class AsyncProcessor(OnePerProcess):
             except TimedOut:
                 self._taking = None
                 continue
-            except FencepostError:
+            except Exception:
                 self._taking = None
                 raise
             self._taking = None

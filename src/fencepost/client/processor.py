@@ -33,7 +33,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypedDict, Unpack
 
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import check_known, check_name, check_seconds, only_known
@@ -76,6 +76,8 @@ LOOK: Final = 0.25
 _TIME_TO_COMMIT: Final = 1.5
 """How long a transaction may stay open, as a multiple of what a batch may take."""
 _LONGEST_PAUSE: Final = 10.0
+_LINGER: Final = 0.005
+"""Seconds. No record is seen before the commit, which flushes: a short block needs one request per broker, no more."""
 _EPOCH_IN_DOUBT: Final = frozenset(
     {
         ErrorCode.STALE_MEMBER_EPOCH,
@@ -229,7 +231,7 @@ class Batch:
         for at, piece in enumerate(self._pieces):
             for record in piece.records():
                 if self._is_gone:
-                    raise self._loss()
+                    self._raise_loss()
                 self._given = record
                 yield record
             self._given = None
@@ -240,7 +242,7 @@ class Batch:
         import pyarrow as pa
 
         if self._is_gone:
-            raise self._loss()
+            self._raise_loss()
         tables = [piece.fetched.table(piece.start, piece.stop) for piece in self._pieces]
         self._done, self._given = len(self._pieces), None
         return pa.Table.from_batches([table for table in tables if table is not None])
@@ -263,10 +265,12 @@ class Batch:
         for piece in self._pieces:
             piece.records()
 
-    def _loss(self) -> PartitionsLost:
+    def _raise_loss(self) -> NoReturn:
+        """Raise PartitionsLost; or TooSlow, if that is why."""
+        self._processor._member.check_held(self.partitions)
         lost = PartitionsLost("the group has given a partition of this batch to another member; it is rolled back")
         lost.partitions = tuple(sorted(self.partitions))
-        return lost
+        raise lost
 
     def _extents(self) -> dict[TopicPartition, Extent]:
         extents: dict[TopicPartition, Extent] = {}
@@ -279,7 +283,7 @@ class Batch:
         """Raise unless every record was handed out. Whether the caller is done with the last one, nobody knows."""
         if self._done < len(self._pieces):
             if self.lost.is_set():
-                raise self._loss()
+                self._raise_loss()
             raise FencepostError(
                 f"the block has not taken all records of {self!r}, so nothing was committed: iterate to the end, or "
                 "call arrow(); for fewer records per transaction use batch_records"
@@ -338,7 +342,7 @@ class Processor(OnePerProcess, Closing):
     reader: ReaderKeywords | None = None
         Further settings of the reader, as a dict.
     producer: ProducerKeywords | None = None
-        Further settings of the producer, as a dict: {"compression": "lz4"}.
+        Further settings of the producer, as a dict: {"compression": "lz4"}. Its `linger` is 0.005 unless it is given.
     """
 
     @only_known("Processor")
@@ -379,7 +383,7 @@ class Processor(OnePerProcess, Closing):
         self._clock = SystemClock()
         self._name = f"{group}-{member if member is not None else uuid.uuid4().hex}"
         self._is_static = member is not None
-        self._with: ProducerKeywords = {**(producer or {}), "name": self._name}
+        self._with: ProducerKeywords = {"linger": _LINGER, **(producer or {}), "name": self._name}
         self._with["transaction_timeout"] = processing_timeout * _TIME_TO_COMMIT
         self._retries = Retries(retries, isolates=dead_letter is not None)
         self._deaths: dict[tuple[TopicPartition, int], BaseException] = {}
@@ -604,11 +608,12 @@ class Processor(OnePerProcess, Closing):
                 raise
         if failure is None:
             return False
+        failure = self._too_slow(batch, failure) or failure
         self._abort(batch)
         self._rewind()
         if self._goes_on(batch, failure, in_block=error is not None):
             return True
-        if error is None:
+        if failure is not error:
             raise failure
         return False
 
@@ -669,22 +674,38 @@ class Processor(OnePerProcess, Closing):
 
     # --- failures ---
 
+    def _too_slow(self, batch: Batch, failure: BaseException) -> TooSlow | None:
+        """Return TooSlow if that is behind the failure: the server refuses what comes from a member that has left."""
+        if isinstance(failure, FencepostError):
+            try:
+                self._member.check_held(batch.partitions)
+            except TooSlow as slow:
+                return slow
+            except FencepostError:
+                return None
+        return None
+
     def _goes_on(self, batch: Batch, failure: BaseException, *, in_block: bool) -> bool:
         """Return whether to swallow the failure and hand the records out again."""
-        if not isinstance(failure, Exception) or (not in_block and batch._done < len(batch._pieces)):
-            return isinstance(failure, PartitionsLost)
-        if self._was_lost(batch, failure):
-            log.info("%r was rolled back, because the group has moved a partition: %s", batch, failure)
-            return True
-        is_fenced = self._producer is not None and self._producer._sender.fenced is not None
-        if not isinstance(failure, TooSlow) and (is_fenced or (not in_block and _is_passing(failure))):
-            return self._wait_for_server(batch, failure)
-        decision = self._retries.failed(batch._extents(), batch._working_on() if in_block else None)
+        if not isinstance(failure, Exception):
+            return False
+        is_slow = isinstance(failure, TooSlow)
+        if not is_slow:
+            if self._was_lost(batch, failure):
+                log.info("%r was rolled back, because the group has moved a partition: %s", batch, failure)
+                return True
+            if not in_block and batch._done < len(batch._pieces):
+                return False
+            is_fenced = self._producer is not None and self._producer._sender.fenced is not None
+            if is_fenced or (not in_block and _is_passing(failure)):
+                return self._wait_for_server(batch, failure)
+        # Whoever is too slow need not be at the record that took the time: halves find it.
+        at = batch._working_on() if in_block and not is_slow else None
+        decision = self._retries.failed(batch._extents(), at)
         if decision.verdict is Verdict.RAISE:
             return False
         log.warning("%r was rolled back and comes again: %s: %s", batch, type(failure).__name__, failure)
         if decision.verdict is Verdict.DEAD:
-            at = batch._working_on() if in_block else None
             name, offset = at or next((name, extent.start) for name, extent in batch._extents().items())
             self._deaths[name, offset] = failure
         elif decision.verdict is Verdict.RETRY:
@@ -692,8 +713,6 @@ class Processor(OnePerProcess, Closing):
         return True
 
     def _was_lost(self, batch: Batch, failure: Exception) -> bool:
-        if isinstance(failure, TooSlow):
-            return False
         if isinstance(failure, PartitionsLost) or (
             isinstance(failure, FencepostError) and failure.code in _EPOCH_IN_DOUBT
         ):

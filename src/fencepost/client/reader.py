@@ -27,7 +27,7 @@ from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
-from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
+from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions, TopicRecreated
 from fencepost.client.share.committing import Commits
 from fencepost.client.share.exclusive import Exclusive
 from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
@@ -249,8 +249,8 @@ class Reader(OnePerProcess, Closing):
         self._asked_number = _FOLLOWED
         self._member: GroupMember | None = None
         self._exclusive: Exclusive | None = None
-        self._unclaimed: frozenset[TopicPartition] = frozenset()
-        """Assigned to an exclusive reader, and not owned yet: the program does not know them."""
+        self._untaken: frozenset[TopicPartition] = frozenset()
+        """Assigned and not taken up yet, because claiming them or `on_assigned` has failed: that is tried again."""
         self._claim_at = 0.0
         self._claim_failing_since: float | None = None
         self._patience = patience
@@ -466,7 +466,7 @@ class Reader(OnePerProcess, Closing):
             raise TimedOut(f"no new records within {timeout:g} s")
         if self._member is not None:
             # The coordinator may be away for too long, the group may have settled: neither wakes anybody.
-            left = min(left, _LOOK_UP if self._places.stop is None and not self._unclaimed else _LOOK_SOON)
+            left = min(left, _LOOK_UP if self._places.stop is None and not self._untaken else _LOOK_SOON)
         elif self._follows:
             left = min(left, max(0.0, self._look_at - now))
         self._fetcher.run_once(None if left == float("inf") else left)
@@ -477,15 +477,25 @@ class Reader(OnePerProcess, Closing):
         self._loss.check()
         member = self._member
         if self._taken is None and (member is None or self._clock.monotonic() < member.lease_end):
-            self._taken = self._fetcher.take()
+            self._taken = self._take()
         return None if self._taken is None or not self._may_hand_out(self._taken) else self._taken
+
+    def _take(self) -> Chunk | None:
+        try:
+            return self._fetcher.take()
+        except TopicRecreated as error:
+            if self._member is None:
+                raise
+            log.warning("%s: the topic was deleted and created again; its offset is looked up again", error.partition)
+            self._look_up_again(frozenset([error.partition]))
+            return None
 
     def _may_hand_out(self, chunk: Chunk) -> bool:
         return self._member is None or self._member.may_hand_out(chunk.partition)
 
     @property
     def _is_done(self) -> bool:
-        if self._places.stop is None or self._lookups.waiting or self._unclaimed or not self._fetcher.is_done:
+        if self._places.stop is None or self._lookups.waiting or self._untaken or not self._fetcher.is_done:
             return False
         if self._member is None:
             return True
@@ -528,28 +538,33 @@ class Reader(OnePerProcess, Closing):
                     case Assigned():
                         self._take_up(member, event.partitions)
             member.raise_error()
-        if self._unclaimed and member is not None and self._clock.monotonic() >= self._claim_at:
-            self._take_up(member, self._unclaimed)
+        if self._untaken and member is not None and self._clock.monotonic() >= self._claim_at:
+            self._take_up(member, self._untaken)
         while (found := self._lookups.take()) is not None:
             self._begin_with(found)
 
     def _take_up(self, member: GroupMember, partitions: frozenset[TopicPartition]) -> None:
+        self._untaken |= partitions
         if self._exclusive is not None:
-            self._unclaimed |= partitions
             try:
-                self._tokens |= self._exclusive.claim(partitions, member.check)
+                self._tokens |= self._exclusive.claim(partitions - self._tokens.keys(), member.check)
             except PartitionsLost:
                 return  # the next event says so
             except (Unreachable, TimedOut) as error:
                 self._claim_again(error)
                 return
-            self._unclaimed -= partitions
             self._claim_failing_since = None
         else:
             self._tokens |= dict.fromkeys(partitions, member.epoch)
-        self._call("assigned", partitions)
-        self._look_up(partitions - self._sought)
         self._sought.clear()
+        try:
+            self._call("assigned", partitions)
+        except BaseException:
+            self._drop(partitions)  # where it has moved them
+            self._forget(partitions)
+            raise
+        self._untaken -= partitions
+        self._look_up(partitions - self._sought)
 
     def _claim_again(self, error: FencepostError) -> None:
         """Try again soon: the connection has ended, or the server does not answer. Raise Fenced if more was lost."""
@@ -559,7 +574,7 @@ class Reader(OnePerProcess, Closing):
             self._claim_failing_since = now
         if now - self._claim_failing_since >= self._patience:
             raise error
-        log.debug("claiming %s: %s", _shown(self._unclaimed), error)
+        log.debug("claiming %s: %s", _shown(self._untaken), error)
         self._claim_at = now + self._settings.retry_backoff
 
     def _revoke(self, member: GroupMember, event: ToRevoke) -> None:
@@ -589,9 +604,9 @@ class Reader(OnePerProcess, Closing):
         self._call("lost", partitions - untold)
 
     def _untold(self, partitions: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-        """Return which of these the program never heard of, because they were not claimed yet; they need not be now."""
-        untold = self._unclaimed & partitions
-        self._unclaimed -= untold
+        """Return which of these the program has not taken up; it need not any more."""
+        untold = self._untaken & partitions
+        self._untaken -= untold
         return untold
 
     def _call(self, name: str, partitions: frozenset[TopicPartition]) -> None:
@@ -637,6 +652,11 @@ class Reader(OnePerProcess, Closing):
                 return Found(number, self._places.find_in_group(admin, routes, partitions))
 
         self._lookups.ask(find, lambda: not self._closed and any(map(member.may_commit, partitions)))
+
+    def _look_up_again(self, partitions: frozenset[TopicPartition]) -> None:
+        self._drop(partitions)
+        self._forget(partitions)
+        self._look_up(partitions)
 
     def _begin_with(self, found: Found) -> None:
         for partition, place in found.places.items():
@@ -818,10 +838,7 @@ class Reader(OnePerProcess, Closing):
         """Forget the positions, and go on at the group's committed offsets. For members of a group."""
         if self._member is None:
             raise ConfigError("rewind is for members of a group; seek moves the position of a partition")
-        partitions = self._member.assignment
-        self._drop(partitions)
-        self._forget(partitions)
-        self._look_up(partitions)
+        self._look_up_again(self._member.assignment)
 
     def committed(self) -> dict[TopicPartition, Offset | None]:
         """Return what the group has committed of each partition that this reader reads."""

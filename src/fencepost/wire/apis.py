@@ -18,6 +18,7 @@ CONSUMER: Final = -1
 DEBUGGER: Final = -2
 """Replica ids of clients. In ListOffsets a consumer gets the high watermark as the end, a debugger the log's end."""
 
+FETCH_BY_ID: Final = 13
 FETCH_BY_NAME: Final = 12
 OFFSET_COMMIT_BY_NAME: Final = 9
 OFFSET_FETCH_BY_NAME: Final = 9

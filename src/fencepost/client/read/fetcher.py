@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
@@ -42,13 +43,30 @@ from fencepost.errors import (
 )
 from fencepost.types import Offset, TopicPartition
 from fencepost.wire import hot
-from fencepost.wire.apis import FETCH_BY_NAME, Key
+from fencepost.wire.apis import FETCH_BY_ID, FETCH_BY_NAME, Key
 
 T = TypeVar("T")
 
 _SECONDS_TO_READ: Final = 0.1
 """Longest time in seconds that closing waits for another thread that reads answers."""
-_TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {ErrorCode.OFFSET_NOT_AVAILABLE}
+_TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+}
+
+
+class TopicRecreated(ServerError):
+    """The topic was deleted and created again: a position in the old one means nothing in the new one."""
+
+    def __init__(self, partition: TopicPartition, position: int) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"{partition}: the topic was deleted and created again, so offset {position} of the old one means nothing; "
+            "open a new reader, which starts in the new one",
+        )
+        self.partition = partition
+        self.retriable = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,7 @@ class PartitionRead:
     __slots__ = (
         "asked_since",
         "done",
+        "error",
         "fetching",
         "is_new",
         "is_paused",
@@ -91,6 +110,7 @@ class PartitionRead:
         "position",
         "ready",
         "stop",
+        "topic_id",
     )
 
     def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
@@ -108,6 +128,10 @@ class PartitionRead:
         self.is_paused = False
         self.is_new = True
         """It has not been answered yet: it does not wait behind a request that the server holds back."""
+        self.topic_id: UUID | None = None
+        """Of the topic in which `position` is. Its name may come to mean another topic."""
+        self.error: FencepostError | None = None
+        """Why it is read no further. It goes with this state when the caller moves the position."""
 
 
 def _nobody_to_tell(cause: Fenced) -> None:
@@ -150,6 +174,8 @@ class Fetcher:
         self._ready_bytes = 0
         self._busy: set[BrokerConnection] = set()
         self._error: FencepostError | None = None
+        """Why nothing is read any more."""
+        self._failed: dict[TopicPartition, PartitionRead] = {}
         self.on_fenced: Callable[[Fenced], None] = _nobody_to_tell
         self._turned = clock.monotonic()
         """When the last turn ended that could fetch."""
@@ -161,6 +187,7 @@ class Fetcher:
         self._partitions = {name: PartitionRead(name, start, stop, now) for name, (start, stop) in partitions.items()}
         for name in self._partitions:
             self._metadata.want(name.topic, now)
+        self._failed.clear()
         self._ready.clear()
         self._ready_bytes = 0
 
@@ -179,6 +206,8 @@ class Fetcher:
             gone = {name for name in partitions if self._partitions.pop(name, None) is not None}
             if not gone:
                 return
+            for name in gone:
+                self._failed.pop(name, None)
             for topic in {name.topic for name in gone} - {name.topic for name in self._partitions}:
                 self._metadata.forget(topic)
             self._ready = deque(chunk for chunk in self._ready if chunk.partition not in gone)
@@ -195,10 +224,13 @@ class Fetcher:
             self._partitions[name].is_paused = paused
 
     def take(self) -> Chunk | None:
-        """Return the next chunk, or None if none is ready."""
+        """Return the next chunk, or None if none is ready. Raise the error of a partition after its last chunk."""
         if is_mine(self._turn):
             raise interrupted("reader")
         with self._turn:
+            for failed in self._failed.values():
+                if failed.error is not None and not failed.ready:
+                    raise failed.error.fresh()
             if not self._ready:
                 if self._error is not None:
                     raise self._error.fresh()
@@ -357,7 +389,7 @@ class Fetcher:
             if fetched.asked_since is not None:
                 give_up_at = fetched.asked_since + self._options.patience
                 if now >= give_up_at:
-                    self._fail(self._unheard(fetched))
+                    self._fail(self._unheard(fetched), fetched)
                     return now
                 moment = min(moment, give_up_at)
             if now < fetched.not_before:
@@ -391,24 +423,33 @@ class Fetcher:
     def _ask(self, connection: BrokerConnection, partitions: list[PartitionRead]) -> None:
         options = self._options
         by_topic: dict[str, list[hot.FetchPartition]] = {}
+        ids: dict[str, UUID | None] = {}
         for fetched in partitions:
             fetched.fetching = True
+            topic_id = ids[fetched.name.topic] = self._metadata.topics[fetched.name.topic].topic_id
+            fetched.topic_id = fetched.topic_id or topic_id
+            if topic_id not in (None, fetched.topic_id):
+                self._fail(TopicRecreated(fetched.name, fetched.position), fetched)
+                continue
             # With the epoch a broker that is no longer the leader rejects it; without, a follower would answer.
             epoch = self._metadata.leader_epoch(*fetched.name)
             asked = hot.FetchPartition(fetched.name.partition, fetched.position, options.partition_bytes, epoch)
             by_topic.setdefault(fetched.name.topic, []).append(asked)
+        if not by_topic:
+            return
         request = hot.FetchRequest(
             max_wait_ms=int(options.max_wait * 1000),
             min_bytes=1,
             max_bytes=options.request_bytes,
             isolation_level=int(options.read_committed),
-            topics=[hot.FetchTopic(topic, None, asked) for topic, asked in by_topic.items()],
+            topics=[hot.FetchTopic(topic, ids[topic], asked) for topic, asked in by_topic.items()],
         )
-        waiting = {fetched.name: fetched for fetched in partitions}
+        waiting = {fetched.name: fetched for fetched in partitions if fetched.error is None}
+        names = {topic_id: topic for topic, topic_id in ids.items()}
 
         def answered(version: int, body: memoryview) -> None:
             self._busy.discard(connection)
-            self._hear(waiting, hot.decode_fetch_response(version, body))
+            self._hear(waiting, hot.decode_fetch_response(version, body), names)
 
         def lost(error: FencepostError, left: bool) -> None:
             self._busy.discard(connection)
@@ -416,7 +457,7 @@ class Fetcher:
                 self._later(fetched)
 
         try:
-            version = connection.version(Key.FETCH, FETCH_BY_NAME)
+            version = connection.version(Key.FETCH, FETCH_BY_NAME if None in names else FETCH_BY_ID)
         except FencepostError as error:
             self._fail(error)
             return
@@ -426,13 +467,19 @@ class Fetcher:
 
     # --- hearing ---
 
-    def _hear(self, waiting: dict[TopicPartition, PartitionRead], response: hot.FetchResponse) -> None:
+    def _hear(
+        self,
+        waiting: dict[TopicPartition, PartitionRead],
+        response: hot.FetchResponse,
+        names: Mapping[UUID | None, str],
+    ) -> None:
         if response.error_code:
             self._fail(ServerError(ErrorCode.of(response.error_code), "fetching"))
             return
         for topic in response.topics:
             for part in topic.partitions:
-                fetched = waiting.pop(TopicPartition(topic.name or "", part.index), None)
+                name = topic.name or names.get(topic.topic_id, "")
+                fetched = waiting.pop(TopicPartition(name, part.index), None)
                 if fetched is None:
                     continue
                 code = ErrorCode.of(part.error_code)
@@ -446,7 +493,7 @@ class Fetcher:
                 elif code.retriable:
                     self._later(fetched)
                 elif self._partitions.get(fetched.name) is fetched:
-                    self._fail(self._refused(fetched, part, code))
+                    self._fail(self._refused(fetched, part, code), fetched)
         for fetched in waiting.values():
             self._later(fetched)
 
@@ -456,11 +503,11 @@ class Fetcher:
         try:
             found, position = visible_batches(part, fetched.position, fetched.stop)
         except FencepostError as error:
-            self._fail(error)
+            self._fail(error, fetched)
             return
         if position == fetched.position:
             if part.records and any(len(buffer) for buffer in part.records):
-                self._fail(CorruptBatch(f"{fetched.name} at {position}: the answer holds no complete batch"))
+                self._fail(CorruptBatch(f"{fetched.name} at {position}: the answer holds no complete batch"), fetched)
             return
         start, fetched.position = fetched.position, Offset(position)
         batches, size = [batch.data for batch in found], sum(batch.header.size for batch in found)
@@ -489,7 +536,10 @@ class Fetcher:
         fetched.fetching = False
         fetched.not_before = self._clock.monotonic() + self._settings.retry_backoff
 
-    def _fail(self, error: FencepostError) -> None:
-        """Remember the error for the caller, who gets it after all chunks before it."""
-        if self._error is None:
+    def _fail(self, error: FencepostError, fetched: PartitionRead | None = None) -> None:
+        """Remember the error, of one partition or of all, for the caller, who gets it after all chunks before it."""
+        if fetched is not None:
+            fetched.fetching, fetched.error = True, error  # not requested again
+            self._failed[fetched.name] = fetched
+        elif self._error is None:
             self._error = error
