@@ -32,9 +32,9 @@ class Leader:
     """A partition's leader that handles one request after the other, and the only channel to it."""
 
     address = Address("leader", 9092)
-    versions = {Key.WRITE_TXN_MARKERS: (1, 1)}
 
     def __init__(self, refuses: set[int], code: ErrorCode = ErrorCode.NOT_LEADER_OR_FOLLOWER) -> None:
+        self.versions = {Key.WRITE_TXN_MARKERS: (1, 1)}
         self.log: list[object] = []
         """The sequence of each record, and the markers."""
         self.refuses, self.code = refuses, code
@@ -142,7 +142,7 @@ def test_a_copy_never_ends_well_with_a_wrong_log(runs: list[tuple[int, int]], re
 
 def test_a_marker_behind_a_refused_batch_is_told_as_what_it_is() -> None:
     leader = Leader({3})  # the second batch
-    with pytest.raises(FencepostError, match="t-0: the target refused a part of the copy .* wrote what comes behind"):
+    with pytest.raises(FencepostError, match=r"t-0: the target refused a part of the copy .* wrote what comes behind"):
         copy(leader, [(1, 1), (1, 1)])
     assert leader.log == [0, MARKER, MARKER]
 
