@@ -7,16 +7,16 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-import fencepost
 from tests.support import attacks
 from tests.support.raw import RawClient
 from tests.workers.bystander import Bystander
+from tests.workers.watched_server import WatchedServer
 
 BYSTANDERS_TOPIC = "bystander"
 
 
 class Besieged(NamedTuple):
-    server: fencepost.Server
+    server: WatchedServer
     bystander: Bystander
 
 
@@ -28,7 +28,8 @@ def _scope(fixture_name: str, config: pytest.Config) -> Literal["function", "mod
 
 @pytest.fixture(scope=_scope)
 def _besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
-    with fencepost.Server(tmp_path_factory.mktemp("siege"), sync="always", process=True) as server:
+    folder = tmp_path_factory.mktemp("siege")
+    with WatchedServer(folder / "data", at=folder / "watch", sync="always") as server:
         with RawClient(server.address) as client:
             client.create_topic(BYSTANDERS_TOPIC)
         with Bystander(server.address, BYSTANDERS_TOPIC) as bystander:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
 from fencepost.client.admin import Admin
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import Closed, ConfigError, Fenced, FencepostError, SendFailed
+from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed
+from fencepost.server.api import APIS
+from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
+from tests.conftest import without_tool
 from tests.integration.conftest import TestedServer
 from tests.support.group_offsets import await_offsets
+from tests.support.kafka import KafkaBroker, KafkaUnavailable
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
 from tests.support.scripted import Api, Fate
@@ -217,3 +223,64 @@ def test_a_fork_leaves_the_name_with_the_parent(server: TestedServer, topic: str
         assert os.waitstatus_to_exitcode(status) == 0
     producer.close()
     assert committed(server, topic, 1) == [b"parent"]
+
+
+@pytest.mark.parametrize("key", [22, 24])
+def test_a_record_that_expires_names_the_coordinators_last_refusal(
+    name: str, key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator refuses for longer than the record may take: its epoch, or the partition of its transaction."""
+    refusals = {
+        22: {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer_id": -1, "producer_epoch": -1},
+        24: {
+            "results_by_topic_v3_and_below": [
+                {
+                    "name": name,
+                    "results_by_partition": [
+                        {"partition_index": 0, "partition_error_code": ErrorCode.CONCURRENT_TRANSACTIONS}
+                    ],
+                }
+            ]
+        },
+    }
+    with Server() as server, Admin(server.address) as admin:
+        admin.create_topic(name, 1)
+        with Producer(server.address, name=name, delivery_timeout=2, request_timeout=1) as producer:
+            if key == 24:
+                producer.send(name, b"plain", partition=0).result(30)  # it has its epoch
+
+            async def refuse(*_: object) -> dict[str, object]:
+                return refusals[key]
+
+            monkeypatch.setitem(APIS, key, replace(APIS[key], handle=refuse))  # type: ignore[misc]
+            if key == 22:
+                expired = producer.send(name, b"x", partition=0).exception(30)
+            else:
+                with pytest.raises(FencepostError), producer.transaction():
+                    ticket = producer.send(name, b"x", partition=0)
+                expired = ticket.exception(30)
+    assert isinstance(expired, Expired)
+    said = {
+        22: f"COORDINATOR_LOAD_IN_PROGRESS: InitProducerId of {name!r}",
+        24: f"CONCURRENT_TRANSACTIONS: adding {name}-0 to a transaction of {name!r}",
+    }
+    assert f"the server last answered {said[key]}" in str(expired)
+
+
+@pytest.mark.long
+@pytest.mark.kafka
+def test_a_record_that_expires_names_why_kafka_has_no_coordinator(tmp_path: Path, name: str) -> None:
+    """A single broker, and a topic of transactions that wants three: all else works."""
+    broker = KafkaBroker(tmp_path, {"transaction.state.log.replication.factor": 3})
+    try:
+        broker.start()
+    except KafkaUnavailable as error:
+        without_tool(str(error))
+    try:
+        with Producer(broker.address, name=name, delivery_timeout=3, request_timeout=1) as producer:
+            expired = producer.send(name, b"x").exception(60)
+    finally:
+        broker.stop()
+    assert isinstance(expired, Expired)
+    assert expired.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "the server last answered COORDINATOR_NOT_AVAILABLE: " in str(expired)

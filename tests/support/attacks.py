@@ -19,6 +19,7 @@ import pytest
 from fencepost.errors import ErrorCode
 from tests.support.raw import CREATE_TOPICS, RawClient, new_topic
 from tests.workers.bystander import Bystander, Seen
+from tests.workers.watched_server import LongestTurn, WatchedServer
 
 _PROPERTY: Final = "attack"
 TURN: Final = "turn of "
@@ -44,6 +45,8 @@ class Row(NamedTuple):
     cpu: float
     """Seconds of processor time that the server took: unlike the wait, they hardly depend on what else runs here."""
     peak: int
+    turn: float = 0.0
+    """Seconds of processor time of the longest turn of the server's loop, if it is watched."""
 
 
 class Attacked(Protocol):
@@ -105,15 +108,19 @@ class Siege:
         """What is done inside is the attack. It must not have hurt the bystander, nor have swollen the server."""
         self._bystander.ask()
         self._seen = Seen(0, 0.0, 0)
+        watched = self.server if isinstance(self.server, WatchedServer) else None
+        if watched is not None:
+            watched.longest_turn()
         began, cpu = time.monotonic(), processor_time(self.server.pid)
         yield
         self._ask()
         seen = self._seen
         seconds = time.monotonic() - began
         cpu = processor_time(self.server.pid) - cpu
-        row = Row(name, seen.longest, seen.answers, seconds, cpu, peak_memory(self.server.pid))
+        turn = watched.longest_turn() if watched is not None else LongestTurn(0.0, "")
+        row = Row(name, seen.longest, seen.answers, seconds, cpu, peak_memory(self.server.pid), turn.seconds)
         self.rows.append(row)
-        print(f"{name}: {row}")
+        print(f"{name}: {row}\n{turn.stack}")
         assert seen.lost == 0, "the bystander was disconnected or refused"
         assert row.peak < MOST_MEMORY, f"the server grew to {row.peak // MIB} MiB"
         # It writes fifty a second when nobody attacks; one in a second is what any machine manages.
@@ -156,7 +163,7 @@ class Table:
             return
         terminalreporter.section("attacks")
         terminalreporter.write_line(
-            f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'CPU':>8} {'peak':>10}"
+            f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'CPU':>8} {'peak':>10} {'turn':>8}"
         )
         rows, left_out = self._rows, 0
         if not terminalreporter.config.getoption("long_attacks"):
@@ -166,7 +173,7 @@ class Table:
         for row in rows:
             terminalreporter.write_line(
                 f"{row.attack:<60} {row.longest * 1000:>9.0f} ms {row.answers:>8} {row.seconds:>6.1f} s "
-                f"{row.cpu:>6.1f} s {row.peak / MIB:>6.0f} MiB"
+                f"{row.cpu:>6.1f} s {row.peak / MIB:>6.0f} MiB {row.turn * 1000:>5.0f} ms"
             )
         if left_out:
             terminalreporter.write_line(f"{TURN}…: {left_out} shorter ones")

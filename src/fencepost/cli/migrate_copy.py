@@ -4,8 +4,8 @@
 after it has compared the last records on both sides. Nobody else may write to the target meanwhile; a copy that is
 answered an unexpected offset stops.
 
-Batches are moved whole where possible (`client/read/resending.py`), with several in flight. Partitions are copied side
-by side, because each gap between records costs round trips to the target.
+Batches are moved whole where possible (`client/read/resending.py`), with several in flight, also across short gaps
+(`migrate_writer.py`). Partitions are copied side by side, because a long gap costs round trips to the target.
 """
 
 from __future__ import annotations
@@ -19,19 +19,14 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.cli.migrate_checks import FILLER_KEY, FILLER_VALUE, CopyTarget
+from fencepost.cli.migrate_writer import OffsetWriter, markers
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.cluster.handshake import Question, choose_version
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.read.resending import OutgoingBatch, outgoing
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.shared_writer import (
-    LeaderChannels,
-    PartitionWriter,
-    SentBatch,
-    SharedTransaction,
-)
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.client.transactions.targets import describe
 from fencepost.core.offset_copy import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
@@ -53,10 +48,8 @@ _SEQUENCES: Final = 2**30
 _OF_HEADS: Final = 1
 """The identity that uses up the offsets before a log's start. Records begin under the first one in every run, so that
 those of an earlier run are refused where its successor has written."""
-_MARKERS_AT_ONCE: Final = 8
-"""Offsets that are used up by single markers, which are faster than a transaction."""
-_MARKER_VERSION: Final = 1
-"""The next one says how strictly the epoch is checked, which matters to coordinators."""
+_MARKERS_AT_ONCE: Final = 64
+"""Offsets that are used up by single markers, which are faster than a transaction and hidden from all readers."""
 _NOTHING_WRITTEN: Final = frozenset(
     {
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -79,32 +72,6 @@ class Copied(NamedTuple):
     records: int
     size: int
     """Bytes of its batches, as they were sent."""
-
-
-class _OffsetWriter(PartitionWriter):
-    """Writes batches outside of transactions, and checks the offset of each."""
-
-    def __init__(self, channels: LeaderChannels, identity: Identity, where: TopicPartition) -> None:
-        super().__init__(channels, SharedTransaction(None, identity), where, fresh=True)
-        self._at = where
-        self._expected: dict[int, int] = {}
-        """First sequence → offset of the batches without an answer."""
-
-    @property
-    def sequences(self) -> int:
-        return self._next
-
-    def write_at(self, offset: int, batch: bytearray | memoryview) -> None:
-        self._expected[self._next] = offset
-        self.write(batch)
-
-    def _stored(self, sent: SentBatch, offset: int) -> None:
-        expected = self._expected.pop(sent.first)
-        if offset not in (-1, expected):
-            raise FencepostError(
-                f"{self._at.topic}-{self._at.partition}: the target gave offset {offset} instead of {expected}, so "
-                "another program writes to it. Stop that program, delete the topic on the target, and start again"
-            )
 
 
 class _Worker:
@@ -136,15 +103,7 @@ class _Worker:
         if Key.WRITE_TXN_MARKERS not in channel.versions:
             self._may_write_markers = False
             return False
-        version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
-        marker = {
-            "producer_id": who.pid,
-            "producer_epoch": who.epoch,
-            "transaction_result": True,
-            "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
-            "coordinator_epoch": 0,
-        }
-        answer = channel.ask(Question(Key.WRITE_TXN_MARKERS, version, {"markers": [marker]}))
+        answer = channel.ask(markers(channel, where, who, 1))
         code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
         if code in _NOTHING_WRITTEN:
             self._may_write_markers = code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -270,8 +229,10 @@ class _PartitionCopy:
         self._position = position
         self._ready: deque[OutgoingBatch] = deque()
         """Batches of the runs that were yielded and not written yet."""
-        self._writer: _OffsetWriter | None = None
+        self._writer: OffsetWriter | None = None
         self._next_identity = 0
+        self._takes_markers = False
+        """The leader has accepted a marker, so that the next ones go without waiting for what is before them."""
         self._time = -1
         """The time of the newest record: records that only use up an offset must not look newer to retention."""
         self._records = self._size = 0
@@ -290,8 +251,6 @@ class _PartitionCopy:
         """Return the number of offsets and bytes."""
         if isinstance(step, RecordsStep):
             return step.stop - step.start, self._write(step)
-        if self._writer is not None:
-            self._writer.finish()
         if isinstance(step, HeadStep):
             self._use_up_head(step.offsets)
         else:
@@ -314,7 +273,7 @@ class _PartitionCopy:
             self._writer.finish()
             self._writer = None
         if self._writer is None:
-            self._writer = _OffsetWriter(self._worker.channels, self._identity(self._next_identity), self._where)
+            self._writer = OffsetWriter(self._worker.channels, self._identity(self._next_identity), self._where)
             self._next_identity = max(self._next_identity, _OF_HEADS) + 1
         self._time = max(self._time, read_header(batch.data).max_timestamp)
         self._writer.write_at(run.start, batch.data)
@@ -324,8 +283,15 @@ class _PartitionCopy:
         return len(batch.data)
 
     def _use_up(self, offsets: int) -> None:
-        """Write an aborted transaction with this number of offsets; a marker alone for a single one."""
+        """Write markers alone for a few offsets, and for more an aborted transaction."""
+        if self._writer is not None and self._takes_markers and offsets <= _MARKERS_AT_ONCE:
+            self._writer.write_markers(self._identity(0), offsets)
+            self._position += offsets
+            return
+        if self._writer is not None:
+            self._writer.finish()
         while 0 < offsets <= _MARKERS_AT_ONCE and self._worker.write_marker(self._where, self._identity(0)):
+            self._takes_markers = True
             self._position += 1
             offsets -= 1
         if offsets:

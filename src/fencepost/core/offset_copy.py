@@ -4,8 +4,8 @@ A log has offsets without a record that a reader of committed records sees: mark
 compaction or retention removed. A copy cannot leave an offset out, but it can use it up:
 
 HeadStep(n)   the n offsets before the log's start: n records, which are then deleted (DeleteRecords)
-GapStep(n)    n offsets between or behind records: an aborted transaction of n - 1 records, and its marker. A gap of
-              one is the marker alone, of a transaction without a record
+GapStep(n)    n offsets between or behind records: n markers without a record, or, if n is large, an aborted transaction
+              of n - 1 records, and its marker
 
 All records are written outside of transactions. So committed offsets, stored positions and Spark's checkpoints stay
 valid on the target as they are.

@@ -169,8 +169,8 @@ class SendState:
         return self.brokers.of_node(leader)
 
     def last_refusal(self, batch: ProducerBatch) -> Refusal | None:
-        """Return the last refusal since the batch was opened: of its partition, or of any if it has none yet; or of a
-        producer id, without which nothing is sent."""
+        """Return the last refusal since the batch was opened: of its partition, or of any if it has none yet; or of the
+        coordinator, or of a producer id, without which nothing is sent."""
         topic, index = batch.queue.name
         if index == UNDESIGNATED:
             found = [each for where, each in self.refusals.items() if where.topic == topic]
@@ -178,6 +178,10 @@ class SendState:
             found = [self.refusals[batch.queue.name]] if batch.queue.name in self.refusals else []
         if self.pid_refusal is not None:
             found.append(self.pid_refusal)
+        lane = self.lane(batch.queue)
+        steps = self.steps if lane is None else lane.steps
+        if steps is not None and (refusal := steps.refusal) is not None:
+            found.append(Refusal(refusal.at, refusal.error.code, refusal.error.message))
         return max((each for each in found if each.at >= batch.opened), key=lambda each: each.at, default=None)
 
     def trouble(self) -> str:

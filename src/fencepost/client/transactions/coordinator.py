@@ -11,6 +11,7 @@ outcome of a transaction from an error code: fence it with `init` and read what 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -68,12 +69,24 @@ class DescribedTransactionState(NamedTuple):
     timeout_ms: Milliseconds
 
 
+class CoordinatorRefusal(NamedTuple):
+    """An answer of the coordinator after which a request is repeated."""
+
+    at: float
+    """By `time.monotonic`."""
+    error: ServerError
+
+
 class Steps(Protocol):
     """The coordinator's interface that the producer needs."""
 
     @property
     def doubts(self) -> int:
         """The number of requests that may have taken effect without an answer."""
+
+    @property
+    def refusal(self) -> CoordinatorRefusal | None:
+        """The refusal because of which a request is repeated right now."""
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
@@ -116,6 +129,8 @@ class Transactional:
     doubts: int = 0
     """The number of requests that may have taken effect without an answer that says so. While it does not grow, the
     last answer is the whole truth."""
+    refusal: CoordinatorRefusal | None = None
+    """Told to the user if the wait for the coordinator is what a record expires of."""
     is_over: bool = False
     """The producer is closed: pending errands send nothing more and open no connection."""
     _channel: Channel | None = None
@@ -282,14 +297,19 @@ class Transactional:
                 channel = self._channel  # another errand of the same producer may reset it meanwhile
                 if channel is None:
                     channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
-                return ask(channel)
+                answer = ask(channel)
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
+                if known and isinstance(error, ServerError):
+                    self.refusal = CoordinatorRefusal(time.monotonic(), error)
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
                 if known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._channel = None
                 if not known or keeps_us_out(error) or not pauses.wait(self._patience_with(error)):
                     raise
+            else:
+                self.refusal = None
+                return answer
 
     def _patience_with(self, error: FencepostError) -> float:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.absent_patience is not None:

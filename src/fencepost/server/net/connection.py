@@ -172,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receiver.discard()
         held = [pending.cost for pending in self._line] + [len(received) for received in self._inbox]
         self._inbox.clear()
+        self._receiver.queued = 0
         self._line.clear()
         for cost in held:
             self._memory.release(cost)
@@ -316,9 +317,7 @@ class Connection(asyncio.BufferedProtocol):
     def _has_enough(self) -> bool:
         """Tell if so many requests wait that reading must pause."""
         inbox = self._inbox
-        return len(self._line) + len(inbox) >= _MOST_WAITING or (
-            bool(inbox) and sum(map(len, inbox)) >= _MOST_WAITING_BYTES
-        )
+        return len(self._line) + len(inbox) >= _MOST_WAITING or self._receiver.queued >= _MOST_WAITING_BYTES
 
     @property
     def waiting_for_memory(self) -> bool:
@@ -393,8 +392,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._yield_turn()
                 return
             received = self._inbox.popleft()
-            turn.count(len(received))
-            pending = AnswerPlace(len(received), self._monotonic())
+            size = len(received)
+            self._receiver.queued -= size
+            turn.count(size)
+            pending = AnswerPlace(size, self._monotonic())
             self._line.append(pending)
             try:
                 self._begin(received, pending)
@@ -455,6 +456,7 @@ class Connection(asyncio.BufferedProtocol):
         if throttles:
             if self.throttle.must_wait(head.key):
                 self._inbox.appendleft(received)  # with its memory, and before those behind it
+                self._receiver.queued += len(received)
                 self._line.pop()
                 return
             self.throttle.begin()

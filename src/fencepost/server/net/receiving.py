@@ -63,6 +63,9 @@ class FrameReceiver:
         """Maximum size of a frame."""
         self._inbox = inbox
         """Complete frames; the memory of each is reserved."""
+        self.queued = 0
+        """Bytes of these frames. Counted, because a read may bring thousands of small ones; who takes one subtracts
+        it."""
         self._waiter = waiter
         self._monotonic = monotonic
         self._small = _BUFFERS.for_connection()
@@ -141,8 +144,7 @@ class FrameReceiver:
     @property
     def holds_much(self) -> bool:
         """Tell if others wait for memory that this connection has for requests that have not started."""
-        frames = [len(received) for received in self._inbox]
-        if sum(frames) > _NEVER_WAITS and any(self._memory.pool_for(size).contended for size in frames):
+        if self.queued > _NEVER_WAITS and any(self._memory.pool_for(len(each)).contended for each in self._inbox):
             return True
         return self._frame is not None and self._paid > _NEVER_WAITS and self._pool.contended
 
@@ -197,7 +199,7 @@ class FrameReceiver:
         assert self._frame is not None
         paid, size = self._paid, self._size
         room = min(size, max(4 * arrived, min(SMALL, 64 * arrived)))
-        if size <= _NEVER_WAITS and size + sum(map(len, self._inbox)) <= _NEVER_WAITS:
+        if size + self.queued <= _NEVER_WAITS:
             self._pool.take(room - paid)
         else:
             taken = self._pool.reserve(room - paid, size - paid, self._waiter)
@@ -228,4 +230,5 @@ class FrameReceiver:
     def _complete(self) -> None:
         assert self._frame is not None
         self._inbox.append(self._frame)
+        self.queued += len(self._frame)
         self._frame = None

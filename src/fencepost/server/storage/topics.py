@@ -25,6 +25,9 @@ from fencepost.server.storage.topic_config import check_config, check_guards, lo
 from fencepost.types import Milliseconds
 
 MAX_PARTITIONS: Final = 100_000
+KAFKAS_OWN: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Topics in which Kafka keeps its state. Here the store has it, so that a topic of this name would only mislead: tools
+that read Kafka's would find it empty."""
 
 
 def check_topic_name(name: str) -> None:
@@ -182,6 +185,12 @@ class Topics:
     def check_new(self, name: str, partitions: int, configs: Mapping[str, str | None]) -> dict[str, str]:
         """Return the configs as they would be stored, or raise ServerError or ConfigError if the topic is invalid."""
         check_topic_name(name)
+        if name in KAFKAS_OWN:
+            raise ServerError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} is where Kafka keeps its state; fencepost has no such topic: use the admin APIs (groups, "
+                "offsets, transactions)",
+            )
         if name in self._by_name or name in self._reserved:
             raise ServerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         if name.replace(".", "_") in self._metric_names:

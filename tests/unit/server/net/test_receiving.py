@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterator
 
 import pytest
 
@@ -86,3 +87,20 @@ def test_memory_is_charged_as_bytes_arrive() -> None:
     assert memory.used < 2048 * _KIB
     ours.discard()
     assert memory.used == 0
+
+
+class OnlyCounted(deque[Frame]):
+    """Thousands of frames: whoever walks through them for each one takes tens of milliseconds of the loop."""
+
+    def __iter__(self) -> Iterator[Frame]:
+        raise AssertionError("the frames that wait were counted one by one")
+
+
+def test_a_read_of_thousands_of_small_frames_does_not_walk_through_them_for_each() -> None:
+    source = random.Random(2)
+    inbox = OnlyCounted()
+    ours = receiver(RequestMemory(64 << 20), inbox)
+    small = [frame_of(METADATA.key, 8 + number % 30, source) for number in range(3_000)]
+    feed(ours, b"".join(len(whole).to_bytes(4, "big") + whole for whole in small), 256 * _KIB, source)
+    assert ours.queued == sum(map(len, small))
+    assert [bytes(inbox.popleft()) for _ in small] == small
