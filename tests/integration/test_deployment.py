@@ -231,7 +231,7 @@ def test_compose_loads_the_alerts_and_the_dashboard() -> None:
 
     def mounted(service: str, path: str) -> str:
         [found] = [each for each in services[service]["volumes"] if each.split(":")[1] == path]
-        return (COMPOSE / found.split(":")[0]).resolve().read_text(encoding="utf-8")
+        return (COMPOSE / str(found).split(":")[0]).resolve().read_text(encoding="utf-8")
 
     [rules] = yaml.safe_load(mounted("prometheus", "/etc/prometheus/prometheus.yml"))["rule_files"]
     assert yaml.safe_load(mounted("prometheus", f"/etc/prometheus/{rules}"))["groups"]

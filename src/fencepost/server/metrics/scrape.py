@@ -15,10 +15,11 @@ import asyncio
 import shutil
 import ssl
 import time
-from _ssl import _test_decode_cert
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import sub
 from typing import TYPE_CHECKING, Any, Final
@@ -79,8 +80,8 @@ class Scrapes:
         started = [each.started_ms async for each in paced(list(broker.transactions)) if each.state not in RESTING]
         others = [*_numbers(broker, self._listener, owned), *_transactions(broker, started)]
         certificates = {port.config.name: port.config.certificate for port in self._listener.ports.values()}
-        work = self._text, topics, groups, sinks, others, certificates
-        return await asyncio.get_running_loop().run_in_executor(broker.threads, *work)
+        work = partial(self._text, topics, groups, sinks, others, certificates)
+        return await asyncio.get_running_loop().run_in_executor(broker.threads, work)
 
     # -- in a thread --------------------------------------------------------------------------------------------
 
@@ -92,17 +93,13 @@ class Scrapes:
         others: list[Family],
         certificates: dict[str, Path | None],
     ) -> bytes:
-        from prometheus_client import CollectorRegistry, generate_latest  # only now: the first answer need not wait
-
-        registry = CollectorRegistry(auto_describe=False)
-        _process_collector()(registry=registry)
         self._count_records(groups)
         config = self._broker.config
         parts = _ByName(topics, groups, config.http_max_series, config.http_max_names, config.node_id)
         others += self._sinks(sinks, config.http_max_names)
         others += _on_disk(self._broker, certificates)
         texts = [*parts.topics(), *parts.groups(), *(family.text() for family in others)]
-        return generate_latest(registry) + "".join(texts).encode()
+        return of_process() + "".join(texts).encode()
 
     def _count_records(self, groups: list[GroupRows]) -> None:
         found = [each for group in groups for each in group.topics.items()]
@@ -120,28 +117,30 @@ class Scrapes:
         known = ((topic, self._broker.sink_tails.progress(topic, *log)) for topic, log in logs.items())
         sinks = {topic.removeprefix(PROGRESS_TOPIC_PREFIX): each for topic, each in known if each is not None}
         sinks = dict(islice(sinks.items(), most))
-        for name, doc, values in (
-            ("batch", "Number of the last committed micro-batch; -1 if there is none yet.", lambda of: of.batch),
-            ("progress_timestamp_seconds", "Time of the last committed progress record.", lambda of: of.time_ms / 1000),
-            ("incarnation", "How often a driver has taken over the sink.", lambda of: of.incarnation),
-        ):
-            yield Family.by("sink", f"fencepost_sink_{name}", doc, {sink: values(of) for sink, of in sinks.items()})
+        batches = {sink: of.batch for sink, of in sinks.items()}
+        doc = "Number of the last committed micro-batch; -1 if there is none yet."
+        yield Family.by("sink", "fencepost_sink_batch", doc, batches)
+        times = {sink: of.time_ms / 1000 for sink, of in sinks.items()}
+        doc = "Time of the last committed progress record."
+        yield Family.by("sink", "fencepost_sink_progress_timestamp_seconds", doc, times)
+        incarnations = {sink: of.incarnation for sink, of in sinks.items()}
+        doc = "How often a driver has taken over the sink."
+        yield Family.by("sink", "fencepost_sink_incarnation", doc, incarnations)
         rows = [((sink, of.query, of.host), 1) for sink, of in sinks.items()]
         doc = "The query and the host of the last progress record."
         yield Family("fencepost_sink_info", doc, ("sink", "query", "host"), rows)
 
 
-def _process_collector() -> Any:
+def of_process(proc: str = "/proc") -> bytes:
+    """Return the metrics of this process, as the library reads them. For the time of its start the library looks into
+    /proc/stat, which systemd hides (ProcSubset=pid): without it, it has no metrics at all."""
+    from prometheus_client import CollectorRegistry, generate_latest  # only now: the first answer need not wait
     from prometheus_client.process_collector import ProcessCollector
 
-    class OwnProcess(ProcessCollector):
-        """Under systemd's ProcSubset=pid there is no /proc/stat, in which the library looks for the time of the
-        start of the machine; without it, it has no metrics at all."""
-
-        def _boot_time(self) -> float:
-            return _BOOTED
-
-    return OwnProcess
+    registry = CollectorRegistry(auto_describe=False)
+    collector = ProcessCollector(proc=proc, registry=registry)
+    collector._btime = collector._btime or _BOOTED
+    return generate_latest(registry)
 
 
 _BOOTED: Final = time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
