@@ -146,7 +146,7 @@ def test_a_user_sees_what_its_permissions_show(
     page = alice.see("/transactions/pays")
     assert "orders-0" in page
     assert "secret" not in page
-    assert "1 more partition(s) belong to topics that you may not see" in page
+    assert "1 more partition, of topics that you may not see" in page
     assert "may not WRITE transactional id pays" in page
     assert "<button class=" not in page
     alice.see("/producers/hanging?topic=secret&partition=0&pid=1", 403)

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 import fencepost
-from fencepost.cli.debug import Collected, Part, write
+from fencepost.cli.debug import Part, write
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.stacks import ask_for_stacks
@@ -66,7 +66,7 @@ def test_a_bundle_has_what_the_server_knows(tmp_path: Path) -> None:
     assert json.loads(found["cluster.json"])["topics"] == {"orders": 1}
     assert "INFO uvicorn.error: Started server process" in found["log.txt"]
     assert "close idle connections" in found["tasks.txt"]
-    assert "thread MainThread:" in found["threads.txt"]
+    assert "Current thread" in found["threads.txt"]
     assert found["process.txt"].startswith(f"process {pid}\n")
     assert json.loads(found["data.json"])["topics_on_disk"] == 1
     assert "a record's value" not in str(found)
@@ -180,7 +180,7 @@ def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path, mo
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "fault.tar.gz", Collected([Part("log.txt", "lines", "text")]))
+        write(tmp_path / "fault.tar.gz", [Part("log.txt", "lines", "text")])
     assert list(tmp_path.iterdir()) == []
 
 

@@ -225,6 +225,21 @@ def test_every_port_and_file_of_the_compose_file_is_right() -> None:
     assert source["datasources"][0]["url"] == "http://prometheus:9090"
 
 
+def test_compose_loads_the_alerts_and_the_dashboard() -> None:
+    """Each file that a configuration names is mounted, and is the one that `fencepost generate` prints."""
+    services = compose()["services"]
+
+    def mounted(service: str, path: str) -> str:
+        [found] = [each for each in services[service]["volumes"] if each.split(":")[1] == path]
+        return (COMPOSE / str(found).split(":")[0]).resolve().read_text(encoding="utf-8")
+
+    [rules] = yaml.safe_load(mounted("prometheus", "/etc/prometheus/prometheus.yml"))["rule_files"]
+    assert yaml.safe_load(mounted("prometheus", f"/etc/prometheus/{rules}"))["groups"]
+    provider = mounted("grafana", "/etc/grafana/provisioning/dashboards/fencepost.yml")
+    [folder] = [each["options"]["path"] for each in yaml.safe_load(provider)["providers"]]
+    assert json.loads(mounted("grafana", f"{folder}/fencepost.json"))["uid"] == "fencepost"
+
+
 # --- ping --http ---
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -17,6 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import fencepost
 from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.errors import FencepostError
+from fencepost.server.listener_settings import ListenerConfig
+from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, get
 from tests.support.promql import read_query
 
@@ -31,10 +34,14 @@ def generate(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def used_server() -> str:
+def used_server(folder: Path) -> str:
     """Let a server have one of everything, and scrape it."""
+    listeners = (
+        ListenerConfig(name="plain", address=ANY),
+        ListenerConfig(name="secure", address=ANY, protocol="ssl", certificate=make(folder).server),
+    )
     with (
-        fencepost.Server(http_address=ANY) as server,
+        fencepost.Server(listeners=listeners, http_address=ANY) as server,
         fencepost.Admin(server.address) as admin,
         fencepost.Producer(server.address) as owner,
         fencepost.Producer(server.address) as stranger,
@@ -61,11 +68,12 @@ def broken_server() -> str:
 
 
 @pytest.fixture(scope="module")
-def known() -> dict[str, set[str]]:
+def known(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Return the labels of every series that real servers have, by the name of the metric."""
     found: dict[str, set[str]] = defaultdict(set)
-    for text in (used_server(), broken_server()):
+    for text in (used_server(tmp_path_factory.mktemp("certificates")), broken_server()):
         for family in text_string_to_metric_families(text):
+            found[family.name]  # also one without series, such as the time of a backup
             for sample in family.samples:
                 found[sample.name] |= set(sample.labels)
     found["up"] = set()  # Prometheus' own

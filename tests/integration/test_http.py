@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,7 @@ import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
 from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.metrics import families
-from fencepost.server.metrics.exposition import PartitionFamilies
-from fencepost.server.metrics.scrapes import Scrapes
-from fencepost.server.metrics.state import ServerState
+from fencepost.server.metrics.scrape import Scrapes
 from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -254,12 +252,12 @@ def test_failed_logins_do_not_fill_the_port(tmp_path: Path) -> None:
 def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
     renders = asked = 0
 
-    def slowly(state: ServerState, limits: families.Limits, kept: PartitionFamilies) -> bytes:
+    def slowly(scrapes: Scrapes, *state: Any) -> bytes:
         nonlocal renders
         renders += 1
         begun.set()
         assert go_on.wait(30)
-        return families.render(state, limits, kept)
+        return render(scrapes, *state)
 
     async def counted(scrapes: Scrapes) -> bytes:
         nonlocal asked
@@ -268,9 +266,9 @@ def test_scrapes_at_the_same_time_share_their_work(server: fencepost.Server, mon
             have_asked.set()  # on the server's loop, which does nothing else before this one waits, too
         return await text(scrapes)
 
-    text = Scrapes.text
+    text, render = Scrapes.text, Scrapes._text
     begun, go_on, have_asked = threading.Event(), threading.Event(), threading.Event()
-    monkeypatch.setattr("fencepost.server.metrics.scrapes.render", slowly)
+    monkeypatch.setattr(Scrapes, "_text", slowly)
     monkeypatch.setattr(Scrapes, "text", counted)
     with ThreadPoolExecutor(5) as threads:
         first = threads.submit(get, f"{server.http}/metrics")

@@ -29,6 +29,9 @@ def test_a_process_writes_one_object_per_line() -> None:
     [closed] = [line for line in lines if line["event"] == "connection.closed"]
     assert (closed["peer"], closed["level"]) == (name, "warning")
     assert closed["reason"] in closed["message"]
+    lived = [line for line in lines if line["event"].startswith("server.")]
+    assert [line["event"] for line in lived] == ["server.started", "server.listening", "server.stopped"]
+    assert (lived[0]["process"], lived[1]["address"]) == (process.pid, f"{host}:{port}")
 
 
 def test_another_format_is_refused() -> None:

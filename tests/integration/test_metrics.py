@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -11,7 +17,10 @@ import pytest
 import fencepost
 from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.errors import FencepostError
-from tests.support.http import ANY, Metrics
+from fencepost.server.listener_settings import ListenerConfig
+from tests.support.certificates import make
+from tests.support.http import ANY, Metrics, basic, get
+from tests.support.logins import add_users, login_listener
 
 pytestmark = pytest.mark.integration
 
@@ -154,6 +163,78 @@ def test_the_progress_of_a_sink_is_its_last_committed_record(server: fencepost.S
         producer.produce(topic, foreign, key=PROGRESS_KEY)
         producer.commit_transaction()
         assert Metrics(server)("fencepost_sink_batch", sink="enrich") is None
+
+
+def test_what_readers_get_and_what_is_left_of_the_disk_is_known(server: fencepost.Server) -> None:
+    with fencepost.Producer(server.address) as producer:
+        producer.send("orders", b"x" * 10_000, partition=0).result()
+    assert Metrics(server)("kafka_server_brokertopicmetrics_bytesout_total", topic="orders") == 0
+    with fencepost.Reader(server.address, "orders", start="earliest") as reader:
+        assert len(reader.poll(30) or ()) == 1
+    metrics = Metrics(server)
+    size = metrics("kafka_server_brokertopicmetrics_bytesin_total", topic="orders") or 0
+    assert (metrics("kafka_server_brokertopicmetrics_bytesout_total", topic="orders") or 0) >= size > 10_000
+    free = metrics("fencepost_disk_free_bytes") or 0
+    assert abs(free - shutil.disk_usage(server.data).free) < free / 4 + (64 << 20)
+    assert (metrics("process_resident_memory_bytes") or 0) > 1 << 20
+
+
+def test_failed_logins_are_counted(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", {"admin": "admin-secret"})
+    with fencepost.Server(
+        tmp_path / "data", listeners=login_listener("PLAIN"), authorization_enabled=True,
+        authorization_super_users=("User:admin",), http_address=ANY,
+    ) as started:  # fmt: skip
+        url, right = f"{started.http}/metrics", basic("admin", "admin-secret")
+        assert "fencepost_failed_logins_total 0\n" in get(url, right).text
+        assert get(url, basic("admin", "a guess")).status == 401
+        assert "fencepost_failed_logins_total 1\n" in get(url, right).text
+
+
+def test_the_time_for_which_quotas_mute_clients_is_counted() -> None:
+    with fencepost.Server(http_address=ANY, quota_burst_ms=1000) as server, fencepost.Admin(server.address) as admin:
+        admin.set_quotas({"client-id": None}, {"producer_byte_rate": 90_000})
+        with fencepost.Producer(server.address, linger=0) as producer:
+            for _ in range(3):
+                producer.send("orders", bytes(100_000)).result()
+        assert (Metrics(server)("fencepost_throttled_seconds_total") or 0) > 1
+
+
+def test_the_end_of_a_certificate_is_known(tmp_path: Path) -> None:
+    certificates = make(tmp_path)
+    listeners = (
+        ListenerConfig(name="plain", address=ANY),
+        ListenerConfig(name="secure", address=ANY, protocol="ssl", certificate=certificates.server),
+    )
+    with fencepost.Server(listeners=listeners, http_address=ANY) as started:
+        metrics = Metrics(started)
+    ends = metrics("fencepost_certificate_expiry_timestamp_seconds", listener="secure")
+    text = subprocess.check_output(["openssl", "x509", "-enddate", "-noout", "-in", certificates.server], text=True)
+    assert ends == ssl.cert_time_to_seconds(text.strip().removeprefix("notAfter="))
+    assert metrics("fencepost_certificate_expiry_timestamp_seconds", listener="plain") is None
+
+
+def test_the_time_of_the_last_backup_is_known_also_after_a_restart(tmp_path: Path) -> None:
+    def backup(name: str) -> float | None:
+        with fencepost.Server(tmp_path / "data", http_address=ANY) as server:
+            before = Metrics(server)("fencepost_last_backup_timestamp_seconds")
+            command = [
+                sys.executable,
+                "-m",
+                "fencepost",
+                "backup",
+                str(tmp_path / name),
+                "--data",
+                str(tmp_path / "data"),
+            ]
+            assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+            while Metrics(server)("fencepost_last_backup_timestamp_seconds") == before:
+                pass  # the server hears of it right after the command has ended
+            return before
+
+    began = time.time()
+    assert backup("first") is None
+    assert began - 1 < (backup("second") or 0) <= time.time()
 
 
 def test_topics_and_groups_beyond_the_limit_are_summed() -> None:

@@ -10,10 +10,11 @@ import os
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -77,26 +78,25 @@ def bundle(target: ClusterTarget, file: Path, http_address: str, data: Path | No
         raise FencepostError(f"{file} exists already: choose another name")
     settings = target.settings()
     folder = data or Path(os.environ.get("FENCEPOST_DATA") or "fencepost-data")
-    found = collect(settings, HttpServer(http_address, settings.security), folder, timeout)
+    found = list(collect(settings, HttpServer(http_address, settings.security), folder, timeout))
     write(file, found)
-    rows = ((each.name, "ok" if each.error is None else "missing", each.error or each.what) for each in found.parts)
+    rows = ((each.name, "ok" if each.error is None else "missing", each.error or each.what) for each in found)
     target.show(
-        {"file": str(file), "parts": [{"name": e.name, "what": e.what, "error": e.error} for e in found.parts]},
+        {"file": str(file), "parts": [{"name": e.name, "what": e.what, "error": e.error} for e in found]},
         [Column("part"), Column("state"), Column("detail")],
         rows,
         empty="nothing was collected",
     )
     if not target.as_json:
         click.echo(f"\nwrote {file}")
-    _judge(file, found)
+    errors = {each.name: each.error for each in found}
+    if errors["server.json"] is not None:
+        stacks = "with the stack of every thread" if errors[STACKS] is None else "without stacks"
+        known = f"{file} has what is known without the server's help, {stacks}"
+        raise FencepostError(f"{errors['server.json']}; {known}")
 
 
-def _judge(file: Path, found: Collected) -> None:
-    if found.silence is not None:
-        stacks = "with the stack of every thread" if found.has_stacks else "without stacks"
-        raise FencepostError(f"{found.silence}; {file} has what is known without the server's help, {stacks}")
-
-
+STACKS: Final = "stacks.txt"
 _OF_PROCESS: Final = ("status", "limits", "io", "wchan")
 """Files of /proc/PID that its user may read, and that have no arguments and no environment."""
 _STATE: Final = {
@@ -109,8 +109,7 @@ _STATE: Final = {
 """Files of the bundle that come from `/debug/state`: the field, and what it is."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One file of the bundle."""
 
     name: str
@@ -120,58 +119,47 @@ class Part:
     """Why it is missing."""
 
 
-@dataclass
-class Collected:
-    parts: list[Part] = field(default_factory=list)
-    silence: str | None = None
-    """Why the server's HTTP port said nothing of use; None if it answered."""
-    has_stacks: bool = False
-
-
-def collect(settings: ClientSettings, server: HttpServer, folder: Path, seconds: float) -> Collected:
+def collect(settings: ClientSettings, server: HttpServer, folder: Path, seconds: float) -> Iterator[Part]:
     """Ask the server, and look at its process and directory if they are on this machine. Nothing raises."""
-    secrets = _secrets(settings)
-    found = Collected()
+    sasl, tls = settings.security.sasl, settings.security.tls
+    secrets = [tls.key_password or ""] if tls is not None else []
+    if sasl is not None and sasl.password:  # also as it goes over the wire
+        secrets += [sasl.password, base64.b64encode(f"{sasl.username}:{sasl.password}".encode()).decode()]
 
-    def add(name: str, what: str, make: Callable[[], str]) -> bool:
+    def part(name: str, what: str, make: Callable[[], Any]) -> Part:
         try:
-            found.parts.append(Part(name, what, scrub(make(), secrets)))
+            made = make()
+            text = made if isinstance(made, str) else json.dumps(made, indent=2, default=str) + "\n"
+            return Part(name, what, scrub(text, secrets))
         except (FencepostError, OSError, ValueError) as error:
-            found.parts.append(Part(name, what, error=scrub(str(error) or type(error).__name__, secrets)))
-            return False
-        return True
+            return Part(name, what, error=scrub(str(error) or type(error).__name__, secrets))
 
-    add("client.json", "versions and settings of this command", lambda: _json(_client(settings, server)))
+    yield part("client.json", "versions and settings of this command", lambda: _client(settings, server))
     state: dict[str, Any] = {}
-    if add("server.json", "versions of the server", lambda: _json(_asked(state, server, seconds))):
-        for name, (key, what) in _STATE.items():
-            value = state.get(key, "")
-            add(name, what, lambda value=value: value if isinstance(value, str) else _json(value))  # type: ignore[misc]
-        found.has_stacks = True
-    else:
-        found.silence = found.parts[-1].error
+    asked = part("server.json", "versions of the server", lambda: _asked(state, server, seconds))
+    yield asked
+    for name, (key, what) in _STATE.items() if asked.error is None else ():
+        yield part(name, what, partial(state.get, key, ""))
     # A port that does not answer is asked once: every further question would take as long.
-    if found.silence is None or " answers " in found.silence:
-        add("ready.txt", "is it ready for clients?", lambda: server.get("/readyz", seconds=seconds).text)
-        add("metrics.txt", "metrics", lambda: _page(server, "/metrics", seconds))
-    add("cluster.json", "brokers and topics, by Kafka's protocol", lambda: _json(_cluster(settings, seconds)))
-    add("data.json", f"files and free space of {folder}", lambda: _json(_directory(folder)))
-    add("process.txt", "the server's process", lambda: _process(folder))
-    if found.silence is not None:
-        found.has_stacks = add("stacks.txt", "stacks of the threads, by a signal", lambda: _stacks(folder, seconds))
-    return found
+    if asked.error is None or " answers " in asked.error:
+        yield part("ready.txt", "is it ready for clients?", lambda: server.get("/readyz", seconds=seconds).text)
+        yield part("metrics.txt", "metrics", lambda: _page(server, "/metrics", seconds))
+    yield part("cluster.json", "brokers and topics, by Kafka's protocol", lambda: _cluster(settings, seconds))
+    yield part("data.json", f"files and free space of {folder}", lambda: _directory(folder))
+    yield part("process.txt", "the server's process", lambda: _process(_pid(folder)))
+    if asked.error is not None:
+        yield part(STACKS, "stacks of the threads, by a signal", lambda: _stacks(folder, seconds))
 
 
-def write(file: Path, found: Collected) -> None:
+def write(file: Path, found: Sequence[Part]) -> None:
     """Write the file, for its owner's eyes only. An existing file is an error; of one that cannot be written whole
     nothing stays."""
-    contents = json.dumps({each.name: each.error or each.what for each in found.parts}, indent=2)
-    parts = [Part("contents.json", "", contents), *(each for each in found.parts if each.error is None)]
+    contents = json.dumps({each.name: each.error or each.what for each in found}, indent=2)
     stem = file.name.removesuffix(".tar.gz").removesuffix(".tgz")
     number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(number, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-            for part in parts:
+            for part in (Part("contents.json", "", contents), *(each for each in found if each.error is None)):
                 content = part.text.encode(errors="backslashreplace")  # names of files need not be UTF-8
                 entry = tarfile.TarInfo(f"{stem}/{part.name}")
                 entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
@@ -179,16 +167,6 @@ def write(file: Path, found: Collected) -> None:
     except BaseException:
         file.unlink(missing_ok=True)
         raise
-
-
-def _secrets(settings: ClientSettings) -> list[str]:
-    """Return what this command knows and must not write, also as it goes over the wire."""
-    tls, sasl = settings.security.tls, settings.security.sasl
-    found = [tls.key_password or ""] if tls is not None else []
-    if sasl is not None and sasl.password:
-        named = f"{sasl.username}:{sasl.password}".encode()
-        found += [sasl.password, base64.b64encode(named).decode()]
-    return found
 
 
 def _client(settings: ClientSettings, server: HttpServer) -> dict[str, Any]:
@@ -228,12 +206,11 @@ def _cluster(settings: ClientSettings, seconds: float) -> dict[str, Any]:
     hurried = replace(settings, request_timeout=seconds, connect_timeout=min(seconds, settings.connect_timeout))
     with Admin(hurried) as admin:
         cluster = admin.cluster()
-        topics = admin.topics(internal=True)
-    return {
-        "id": cluster.cluster_id,
-        "brokers": [f"{each.id}: {each.host}:{each.port}" for each in cluster.brokers],
-        "topics": {each.name: each.partitions for each in topics},
-    }
+        return {
+            "id": cluster.cluster_id,
+            "brokers": [f"{each.id}: {each.host}:{each.port}" for each in cluster.brokers],
+            "topics": {each.name: each.partitions for each in admin.topics(internal=True)},
+        }
 
 
 def _directory(folder: Path) -> dict[str, Any]:
@@ -245,11 +222,6 @@ def _directory(folder: Path) -> dict[str, Any]:
     return {"free": space.free, "total": space.total, "files": files, "topics_on_disk": logs}
 
 
-def _process(folder: Path) -> str:
-    pid = _pid(folder)
-    return f"process {pid}\n" + "\n".join(_proc_files(Path("/proc") / str(pid)))
-
-
 def _pid(folder: Path) -> int:
     from fencepost.server.storage.datadir import serving_process
 
@@ -259,16 +231,17 @@ def _pid(folder: Path) -> int:
     return pid
 
 
-def _proc_files(process: Path) -> Iterator[str]:
-    for name in _OF_PROCESS:
+def _process(pid: int) -> str:
+    found, process = f"process {pid}\n", Path("/proc") / str(pid)
+    for name in (*_OF_PROCESS, "fd"):
         try:
-            yield f"--- {name}\n{(process / name).read_text(errors='replace')}"
+            text = (
+                (process / name).read_text(errors="replace") if name != "fd" else f"{len(os.listdir(process / name))}"
+            )
         except OSError as error:
-            yield f"--- {name}: {error.strerror}\n"
-    try:
-        yield f"--- open files: {sum(1 for _ in (process / 'fd').iterdir())}\n"
-    except OSError as error:
-        yield f"--- open files: {error.strerror}\n"
+            text = str(error.strerror)
+        found += f"--- {'open files' if name == 'fd' else name}\n{text}\n"
+    return found
 
 
 def _stacks(folder: Path, seconds: float) -> str:
@@ -278,7 +251,3 @@ def _stacks(folder: Path, seconds: float) -> str:
     if stacks is None:
         raise FencepostError("the process gives no stacks: it is stopped, another user's, or still starting")
     return stacks
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, indent=2, default=str) + "\n"

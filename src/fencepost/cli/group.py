@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command, confirm, partitions_option, yes_option
-from fencepost.cli.output import Column, plain, show_json, show_table
+from fencepost.cli.output import Column, show_json, show_table
 from fencepost.core.groups.resets import EXAMPLE_TIME, ResetKind, ResetTarget, parse_shift, parse_target
+from fencepost.core.rows import plain
 from fencepost.errors import ConfigError
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
-    from fencepost.client.manage.results import GroupMember
+    from fencepost.core.rows import GroupMember
 
 
 @click.group()
@@ -60,8 +61,7 @@ def describe(target: ClusterTarget, name: str) -> None:
         described = admin.describe_group(name)
         offsets = admin.group_offsets(name)
     if target.as_json:
-        with_lag = [plain(entry) | {"lag": entry.lag} for entry in offsets]
-        show_json(plain(described) | {"offsets": with_lag})
+        show_json(plain(described) | {"offsets": plain(offsets)})
         return
     at = f"{described.coordinator.host}:{described.coordinator.port}"
     members = f"{len(described.members)} member(s)"

@@ -5,7 +5,6 @@ rich draws when stdout is a terminal; elsewhere the same table is plain aligned 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -38,22 +37,9 @@ def show_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, e
 
 
 def show_json(value: Any) -> None:
+    from fencepost.core.rows import plain  # only now: a row type takes time to be made
+
     click.echo(json.dumps(plain(value), indent=2))
-
-
-def plain(value: Any) -> Any:
-    """Convert a value to what JSON can carry: dataclasses and named tuples to objects, ids to text."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
 
 
 def cell(value: object) -> str:

@@ -18,9 +18,10 @@ from fencepost.errors import FencepostError, TimedOut
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
     from fencepost.client.cluster.settings import ClientSettings
-    from fencepost.client.manage.results import LastOwner, OwnerDescription
+    from fencepost.client.manage.results import LastOwner
     from fencepost.client.own.hold import Hold
     from fencepost.core.own.claim_request import Refused, Resources
+    from fencepost.core.rows import OwnerDescription
 
 _SECONDS_TO_ASK: Final = 5.0
 BUSY: Final = 69

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command, confirm, pairs, yes_option
-from fencepost.cli.output import Column, plain, show_json, show_table
+from fencepost.cli.output import Column, show_json, show_table
+from fencepost.core.rows import plain
 from fencepost.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
     from fencepost.client.admin import Admin
-    from fencepost.client.manage.results import ConfigEntry
+    from fencepost.core.rows import ConfigEntry
 
 
 @click.group()

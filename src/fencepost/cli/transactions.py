@@ -7,7 +7,8 @@ import time
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.output import Column, plain, show_json, show_table, when
+from fencepost.cli.output import Column, show_json, show_table, when
+from fencepost.core.rows import plain
 from fencepost.errors import ErrorCode, ServerError
 
 

@@ -22,18 +22,13 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.acls import AclAdmin
 from fencepost.client.manage.groups import GroupAdmin
 from fencepost.client.manage.quotas import QuotaAdmin
-from fencepost.client.manage.results import (
-    LastOwner,
-    OwnerDescription,
-    OwnersDescription,
-    TransactionDescription,
-    WaitingDescription,
-)
+from fencepost.client.manage.results import LastOwner, OwnersDescription, TransactionDescription
 from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.manage.transactions import TransactionAdmin
 from fencepost.client.manage.users import UserAdmin
 from fencepost.client.own.kafka_topic import describe_last, describe_owners
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.core.rows import OwnerDescription, WaitingDescription
 from fencepost.types import EARLIEST, LATEST, Generation
 from fencepost.wire.apis import Key
 

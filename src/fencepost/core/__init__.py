@@ -20,6 +20,7 @@ group_transfer.py    migrate: which committed offsets of a group are set on the 
 search/              server: which records a search of the console finds
 linear_regex.py      regular expressions that match in linear time
 record_json.py       keys and values of records in JSON
+rows.py              a row type per thing, for `Admin`, `--json`, the HTTP API and the console
 redaction.py         removal of secrets from text and settings
 repeats.py           a limit on log lines about things that keep happening
 retrying.py          client: which records of a failed batch come again, and when one is given up

@@ -23,6 +23,10 @@ _LONGEST: Final = 1000
 """Characters of a value: clients choose some of them, such as the user of a login that fails."""
 
 EVENTS: Final[Mapping[str, LogEvent]] = {
+    # the server
+    "fencepost %s has started: process %d, data in %s": LogEvent("server.started", ("version", "process", "data")),
+    "listening on %s (%s)": LogEvent("server.listening", ("address", "listener")),
+    "the server has stopped": LogEvent("server.stopped"),
     # configuration
     "the new configuration is wrong, the old one stays: %s": LogEvent("config.rejected", ("reason",)),
     "configuration reloaded: %s": LogEvent("config.reloaded", ("changes",)),

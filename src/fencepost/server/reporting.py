@@ -28,6 +28,7 @@ FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIRST_LINES: Final = 10
 _PERIOD_SECONDS: Final = 10.0
 """In each period the first `FIRST_LINES` lines of a kind are written; then a summary follows."""
+_LIFE: Final = "fencepost.server.server.life"
 _MOST_LINES: Final = 1000
 """Limit of the queue."""
 _CLOSE_SECONDS: Final = 1.0
@@ -72,6 +73,8 @@ def report_to_stderr(level: int, *, as_json: bool = False) -> None:
     target = logging.StreamHandler()
     target.setFormatter(JsonLines() if as_json else logging.Formatter(FORMAT))
     logging.basicConfig(level=level, handlers=[Reporter(target, last=LAST_LINES)])
+    if as_json:  # as text, `serve` prints them on stdout
+        logging.getLogger(_LIFE).setLevel(logging.INFO)
 
 
 class JsonLines(logging.Formatter):

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack, get_type_hints
 
+from fencepost._version import __version__
 from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from fencepost.server.systemd import Systemd
 
 logger = logging.getLogger(__name__)
+life = logging.getLogger(f"{__name__}.life")
+"""When the server starts, listens and stops. JSON lines have these events whatever the level (`reporting.py`)."""
 
 __all__ = ["Server", "ServerConfig", "run"]
 
@@ -150,6 +153,9 @@ def run(
 
         def tell(where: Ready) -> None:
             within.enter_context(stacks_on_signal(where.data))
+            life.info("fencepost %s has started: process %d, data in %s", __version__, os.getpid(), where.data)
+            for name, address in {**where.addresses, **({"http": where.http} if where.http else {})}.items():
+                life.info("listening on %s (%s)", address, name)
             on_ready(where)
             if systemd is not None:
                 systemd.ready(f"listening on {', '.join(where.addresses.values())}")
@@ -167,6 +173,7 @@ def run(
             if systemd is not None:
                 within.callback(systemd.close)
             await _serve(config, tell, stop, reloader=reloader, may_go_without_http=may_go_without_http)
+            life.info("the server has stopped")
 
     keep_freed_memory()
     keep_collections_short()

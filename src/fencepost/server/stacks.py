@@ -11,10 +11,9 @@ import contextlib
 import faulthandler
 import os
 import signal
-import sys
+import tempfile
 import threading
 import time
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,12 +35,12 @@ def _first_line(pid: int) -> str:
 
 
 def thread_stacks() -> str:
-    """Return the stacks of all threads. It reads source files, so the loop leaves it to a thread."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found = []
-    for ident, frame in sys._current_frames().items():
-        found.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame, _DEPTH))}")
-    return "\n".join(found)
+    """Return the stacks of all threads, with their names. It writes a file, so the loop leaves it to a thread."""
+    names = [f"thread 0x{each.ident or 0:016x}: {each.name}\n" for each in threading.enumerate()]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return "".join(names) + "\n" + file.read()
 
 
 def task_stacks() -> str:
@@ -77,13 +76,11 @@ def _where(frame: FrameType) -> str:
 @contextlib.contextmanager
 def stacks_on_signal(folder: Path) -> Iterator[None]:
     """Let SIGUSR1 append the stacks of all threads to the file in `folder`, within the block."""
-    if not hasattr(faulthandler, "register"):  # Windows
-        yield
-        return
-    try:
-        number = _open(folder / FILE)
-    except OSError:
-        number = None  # a disk that is full to the last byte: the server starts without
+    path, number = folder / FILE, None
+    if hasattr(faulthandler, "register"):  # not on Windows
+        with contextlib.suppress(OSError):  # a disk that is full to the last byte: the server starts without
+            path.unlink(missing_ok=True)  # it may still be that of a server which is about to end
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
     if number is None:
         yield
         return
@@ -97,16 +94,9 @@ def stacks_on_signal(folder: Path) -> Iterator[None]:
             file.flush()
             yield
         finally:
-            # The next server of this directory may have started, with a file of its own.
             with contextlib.suppress(OSError):
                 os.ftruncate(file.fileno(), 0)
             faulthandler.unregister(signal.SIGUSR1)
-
-
-def _open(path: Path) -> int:
-    """Open a new file. The old one may still be that of a server which is about to end."""
-    path.unlink(missing_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 def ask_for_stacks(folder: Path, pid: int, seconds: float) -> str | None:

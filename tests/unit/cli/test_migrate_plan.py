@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.cli.migrate_plan import MigrationPlan, make_plan
 from fencepost.client.admin import Admin
-from fencepost.client.manage.results import GroupOffset, GroupSummary
+from fencepost.core.rows import GroupOffset, GroupSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Offset
 

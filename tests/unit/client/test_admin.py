@@ -11,8 +11,9 @@ import pytest
 
 from fencepost.client.admin import EARLIEST, LATEST
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.manage.results import GroupOffset, NewTopic, OffsetAt, OffsetChange
+from fencepost.client.manage.results import NewTopic, OffsetAt, OffsetChange
 from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.rows import GroupOffset
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key

@@ -29,7 +29,7 @@ def log_calls() -> list[tuple[str, str]]:
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
                 and isinstance(node.func.value, ast.Name)
-                and node.func.value.id in ("logger", "_logger")
+                and node.func.value.id in ("logger", "_logger", "life")
                 and node.func.attr in ("debug", "info", "warning", "error", "exception", "critical")
             ):
                 text = node.args[0]

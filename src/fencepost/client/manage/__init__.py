@@ -8,5 +8,5 @@ quotas.py         quotas of users, client ids and addresses
 acls.py           ACLs, and the operations that a client may perform
 transactions.py   transactions, and aborting one that holds up readers
 lasting.py        topics that fencepost creates, with enough replicas to survive a broker
-results.py        plain immutable values
+results.py        plain immutable values, beside those of `core/rows.py`
 """

@@ -12,16 +12,10 @@ from typing import Any
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import (
-    GroupDescription,
-    GroupMember,
-    GroupOffset,
-    GroupSummary,
-    OffsetAt,
-    OffsetChange,
-)
+from fencepost.client.manage.results import GroupDescription, OffsetAt, OffsetChange
 from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.groups.resets import LogRange, at_time, check_no_members, check_within, shifted
+from fencepost.core.rows import GroupMember, GroupOffset, GroupSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, OFFSET_FETCH_BY_NAME, Key
@@ -65,8 +59,8 @@ class GroupAdmin(PartitionAdmin):
                     described.group_state,
                     "consumer",
                     described.assignor_name,
-                    coordinator,
                     tuple(_consumer_member(member) for member in described.members),
+                    coordinator,
                 )
         fields = {"groups": [group], "include_authorized_operations": False}
         described = channel.request(Key.DESCRIBE_GROUPS, fields).message.groups[0]
@@ -79,8 +73,8 @@ class GroupAdmin(PartitionAdmin):
             described.group_state,
             "classic",
             described.protocol_data,
-            coordinator,
             tuple(_classic_member(member) for member in described.members),
+            coordinator,
         )
 
     def group_offsets(self, group: str) -> tuple[GroupOffset, ...]:

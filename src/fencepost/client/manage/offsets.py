@@ -12,7 +12,8 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.results import OffsetAt, ProducerState
+from fencepost.client.manage.results import OffsetAt
+from fencepost.core.rows import ProducerState
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import EARLIEST, LATEST, Epoch, Offset, Pid
 from fencepost.types import Sequence as BatchSequence

@@ -11,15 +11,8 @@ from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import unknown_topic
 from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import (
-    ClusterDescription,
-    ConfigEntry,
-    NewTopic,
-    PartitionDescription,
-    Pong,
-    TopicDescription,
-    TopicSummary,
-)
+from fencepost.client.manage.results import ClusterDescription, NewTopic, PartitionDescription, Pong, TopicDescription
+from fencepost.core.rows import ConfigEntry, TopicSummary
 from fencepost.errors import ErrorCode, ServerError, TimedOut
 from fencepost.wire.apis import Key
 
@@ -133,8 +126,8 @@ class TopicAdmin(PartitionAdmin):
                 topic.name,
                 getattr(topic, "topic_id", None),
                 len(topic.partitions),
-                max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
                 topic.is_internal,
+                max((len(partition.replica_nodes) for partition in topic.partitions), default=0),
             )
             for topic in sorted(self._routes.view(None).topics, key=lambda topic: str(topic.name))
             if topic.error_code == ErrorCode.NONE and (internal or not topic.is_internal)

@@ -14,7 +14,8 @@ from typing import Any, Final
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import ProducerState, TransactionDescription, TransactionSummary
+from fencepost.client.manage.results import TransactionDescription
+from fencepost.core.rows import ProducerState, TransactionSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
@@ -83,11 +84,11 @@ class TransactionAdmin(PartitionAdmin):
             name,
             row.transaction_state,
             Pid(row.producer_id),
+            _started_ms(row),
             Epoch(row.producer_epoch),
             ms(row.transaction_timeout),
-            _started_ms(row),
-            coordinator,
             tuple(sorted(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions)),
+            coordinator,
         )
 
     def _describe_open(self, name: str) -> TransactionDescription:

@@ -20,7 +20,7 @@ from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import SocketNetwork
-from fencepost.client.manage.results import LastOwner, OwnerDescription, OwnersDescription, WaitingDescription
+from fencepost.client.manage.results import LastOwner, OwnersDescription
 from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.client.transactions.compacted_topic import CompactedTopic
@@ -44,6 +44,7 @@ from fencepost.core.own.kafka_steps import (
     WriteRecords,
 )
 from fencepost.core.producers.pid import NAME_TAKEN, Identity, is_outdated
+from fencepost.core.rows import OwnerDescription, WaitingDescription
 from fencepost.core.steps import carry_out
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, TimedOut, Unreachable
 from fencepost.kernel import Record, Row, decode_batch, encode_batch

@@ -8,7 +8,8 @@ server may ask it to keep them still, so no login is needed. A client sends a li
 NAME is a folder in `pinned`. It is not a path, because the server may know its data directory by another one: in a
 container, for example.
 
-The pin is removed when the connection ends, also if the client is killed. While the client copies, it sends empty lines
+The pin is removed when the connection ends, also if the client is killed. A client whose backup is whole says so
+before, with the line `done`: `/metrics` tells when that was last. While the client copies, it sends empty lines
 as signs of life. If none comes for ten minutes it is hung, perhaps in a disk that does not answer: the server then
 sends {"error": TEXT}, ends the connection and removes the pin, which would otherwise keep space for ever.
 """
@@ -21,7 +22,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "control.sock"
+_DONE: Final = b"done\n"
 _LONGEST_PATH: Final = 100
 """The address of a socket has room for 104 to 108 bytes."""
 _ANSWER_SECONDS: Final = 120.0
 SILENCE_SECONDS: Final = 600.0
 """A client that gives no sign of life for so long is hung."""
+_LAST_BACKUP: Final = "SELECT value FROM meta WHERE name = 'backup_ms'"
+_BACKED_UP: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('backup_ms', ?)"
 _SIGN_SECONDS: Final = 1.0
 """Shortest time between two signs of life."""
 
@@ -49,6 +53,9 @@ class Control:
 
     def __init__(self, broker: Broker) -> None:
         self._pins = Pins(broker)
+        self._broker = broker
+        self.last_backup_ms = max([int(value) for (value,) in broker.store.query(_LAST_BACKUP)], default=None)
+        """When the last backup of the running server was whole."""
         self._path = broker.directory.path / NAME
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
@@ -100,7 +107,7 @@ class Control:
             except (FencepostError, ValueError) as error:
                 answer = {"error": str(error)}
             writer.write(json.dumps(answer).encode() + b"\n")
-            if folder is not None and not await ended(reader, SILENCE_SECONDS):
+            if folder is not None and not await ended(reader, SILENCE_SECONDS, self._done):
                 logger.warning("a backup gave no sign of life for %s s: its files are released", SILENCE_SECONDS)
                 gone = f"the server released the files: it heard nothing of this backup for {SILENCE_SECONDS:g} s"
                 writer.write(json.dumps({"error": gone}).encode() + b"\n")
@@ -111,14 +118,25 @@ class Control:
             if folder is not None:
                 await asyncio.shield(self._pins.drop(folder))
 
+    def _done(self) -> None:
+        self.last_backup_ms = self._broker.clock.now_ms()
+        self._broker.spawn(self._keep(self.last_backup_ms), "note the time of a backup")
 
-async def ended(reader: asyncio.StreamReader, silence: float) -> bool:
-    """Wait until the client ends the connection; return False if it is silent for too long before."""
+    async def _keep(self, time_ms: int) -> None:
+        await self._broker.store.execute([(_BACKED_UP, (str(time_ms),))])
+
+
+async def ended(reader: asyncio.StreamReader, silence: float, done: Callable[[], None] = lambda: None) -> bool:
+    """Wait until the client ends the connection; return False if it is silent for too long before. Call `done` when the
+    client says that its backup is whole."""
     while True:
         try:
             async with asyncio.timeout(silence):
-                if not await reader.read(1 << 10):
+                said = await reader.read(1 << 10)
+                if not said:
                     return True
+                if _DONE in said:
+                    done()
         except TimeoutError:
             return False
 
@@ -156,6 +174,11 @@ class PinnedServer:
             self._signed = now
             with suppress(OSError):  # a server that has ended left the files where they are
                 self._socket.send(b"\n")
+
+    def done(self) -> None:
+        """Tell the server that the backup is whole."""
+        with suppress(OSError):
+            self._socket.send(_DONE)
 
     def refusal(self) -> str | None:
         """Return the reason for which the server has released the files; None if it has not."""

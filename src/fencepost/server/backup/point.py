@@ -59,6 +59,7 @@ def taken(data: Path) -> Iterator[PointFiles]:
     pinned = PinnedServer(data)
     try:
         yield PointFiles(Point.read(pinned.folder / POINT), pinned.folder, pinned.folder / STORE, pinned.sign)
+        pinned.done()
     except (StorageError, FileNotFoundError) as error:
         if (refusal := pinned.refusal()) is not None:
             raise StorageError(f"{refusal}; is the disk of the backup slow or gone? back up once more") from error

@@ -19,7 +19,7 @@ from fencepost.server.health import Chore
 from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.streams import Streams
-from fencepost.server.metrics.scrapes import Scrapes
+from fencepost.server.metrics.scrape import Scrapes
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker

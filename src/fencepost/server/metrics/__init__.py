@@ -1,9 +1,7 @@
 """The server's metrics.
 
-state.py        the server's state at one moment, read on the loop
-families.py     that state as Prometheus metrics
-exposition.py   families as text
-scrapes.py      one scrape at a time, from the state to the text
+scrape.py       one pass over the views (`server.views`) and counters, from the loop to the text
+exposition.py   families as text in Prometheus' format
 
 `fencepost generate` prints dashboard.json, for Grafana, and alerts.yml, for Prometheus.
 """

@@ -174,6 +174,7 @@ class Throttle:
         if self._timer is not None:
             self._timer.cancel()
         self.is_muted = True
+        self._quotas.throttled_seconds += seconds
         self._muted_at = perf_counter()
         self._timer = asyncio.get_running_loop().call_later(seconds, self._unmute)
 

@@ -123,6 +123,8 @@ class Audit:
         self._report = report
         self.places: tuple[AuditPlace, ...] = ()
         self._waiting: dict[AuditPlace, _Waiting] = {}
+        self.failed_logins = 0
+        """Since the start of the server, also without a place."""
         self._failing = False
         """A place has failed and not yet succeeded. Only the thread uses it."""
         self._lock = threading.Lock()
@@ -191,6 +193,7 @@ class Audit:
     def login_failed(self, connection: Client, user: str, mechanism: str, reason: str) -> None:
         """Add a line about a client that has not proved who it is, unless it repeats itself. The principal is the one
         that the client claims to be."""
+        self.failed_logins += 1
         if self.places:
             claimed = f"User:{user}" if user else None
             details = {"mechanism": mechanism, "reason": reason}

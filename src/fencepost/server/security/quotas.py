@@ -48,6 +48,8 @@ class Quotas:
         self.table = QuotaTable((_read(text), key, value) for text, key, value in store.query(_SELECT))
         self.is_active = self.table.limits_clients
         """There is a quota for some user or client id; every request looks at this."""
+        self.throttled_seconds = 0.0
+        """Time for which connections were muted, since the start of the server."""
         self._buckets: OrderedDict[Share, TokenBucket] = OrderedDict()
         self._of_users: OrderedDict[Share, TokenBucket] = OrderedDict()
 

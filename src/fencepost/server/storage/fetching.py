@@ -354,7 +354,10 @@ class Reading:
             self.found[row.key] = FetchedPartition(row.ask.index, code, *(offsets or ()))
             return
         self._largest = None
-        self.size += sum(map(len, records))
+        if records and row.partition is not None:
+            size = sum(map(len, records))
+            self.size += size
+            row.partition.fetched_bytes += size
         if records or self._full or offsets != row.offsets:
             if records or not self._full:
                 self._untold.append((row, offsets, bool(records)))

@@ -82,6 +82,7 @@ class Partition:
         "appended_bytes",
         "appended_records",
         "directory",
+        "fetched_bytes",
         "index",
         "log",
         "topic",
@@ -106,6 +107,8 @@ class Partition:
         be new for a reader."""
         self.appended_records = 0
         """Records of clients since the server started; markers do not count."""
+        self.fetched_bytes = 0
+        """Bytes of records in answers to Fetch, since the server started."""
         self.visible_bytes = 0
         """A lower bound of the readable ones: those appended before the last move but one of the high watermark."""
         self._soon_visible_bytes = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from fencepost.core.rows import lag_between
 from fencepost.server.net.turns import Turns
 from fencepost.server.views.partitions import PIECE
 from fencepost.server.views.record_lag import LagSpan
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from fencepost.server.storage.partition import Partition
     from fencepost.server.storage.topics import Topics
     from fencepost.types import Offset
-
-
-def lag_between(committed: int, end: int) -> int:
-    """Return the lag. A client may commit any offset, also one behind the end."""
-    return end - committed if end > committed else 0
 
 
 class OffsetRow(NamedTuple):
@@ -54,6 +50,8 @@ class GroupLag(NamedTuple):
     """Partitions whose ends are not."""
     partitions: int = 0
     """Partitions with a committed offset."""
+    committed_ms: int = -1
+    """When the group last committed an offset of these."""
 
     @property
     def exact(self) -> int | None:
@@ -64,6 +62,7 @@ class GroupRows(NamedTuple):
     name: str
     members: int
     topics: dict[str, list[OffsetRow]]
+    committed_ms: int = -1
 
     @property
     def offsets(self) -> int:
@@ -73,7 +72,7 @@ class GroupRows(NamedTuple):
     def lag(self) -> GroupLag:
         lags = [row.lag for rows in self.topics.values() for row in rows]
         known = [lag for lag in lags if lag is not None]
-        return GroupLag(sum(known), len(lags) - len(known), len(lags))
+        return GroupLag(sum(known), len(lags) - len(known), len(lags), self.committed_ms)
 
 
 async def read_groups(
@@ -84,6 +83,7 @@ async def read_groups(
     work = 0
     for entry in entries:
         of: dict[str, list[OffsetRow]] = {}
+        newest = -1
         offsets = list(zip(entry.offsets, entry.offsets.values(), strict=True))
         for at in range(0, len(offsets), PIECE):
             some, last, topic = offsets[at : at + PIECE], None, None
@@ -93,10 +93,11 @@ async def read_groups(
                 partition = topic.partition(index) if topic is not None else None
                 if partition is not None:  # else it was deleted in the meantime
                     of.setdefault(name, []).append(offset_row(partition, committed.offset))
+                    newest = max(newest, committed.committed_ms)
             work += len(some)
             if work >= PIECE:
                 work = 0
                 await turns()
-        found.append(GroupRows(entry.group_id, len(entry.group.members), of))
+        found.append(GroupRows(entry.group_id, len(entry.group.members), of, newest))
         work += 1
     return found

@@ -27,6 +27,7 @@ class PartitionRow(NamedTuple):
     appended_records: int
     """Since the start of the server."""
     appended_bytes: int
+    fetched_bytes: int
     producers: int
 
 
@@ -39,6 +40,7 @@ def partition_row(partition: Partition, log: PartitionLog) -> PartitionRow:
         log.size,
         partition.appended_records,
         partition.appended_bytes,
+        partition.fetched_bytes,
         log.producers.weight,
     )
 
@@ -52,6 +54,7 @@ class TopicSums(NamedTuple):
     size: int = 0
     appended_records: int = 0
     appended_bytes: int = 0
+    fetched_bytes: int = 0
     producers: int = 0
 
     def __add__(self, other: tuple[object, ...]) -> TopicSums:

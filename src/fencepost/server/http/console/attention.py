@@ -10,12 +10,14 @@ from urllib.parse import quote, urlencode
 from fencepost.core.transactions import RESTING, TransactionMetadata
 from fencepost.server.http.console.history import LoadReading
 from fencepost.server.http.console.undecided import MOST_LOOKED_AT, hanging, open_log
-from fencepost.server.http.console.words import moment, number, span
+from fencepost.server.http.console.words import counted, moment, number, span
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
 
 _OLD_TRANSACTION_MS: Final = 60_000
+_NO_COMMIT_MS: Final = 60_000
+"""A group without members may still be read: readers that were given their partitions commit without joining it."""
 _MOST: Final = 50
 """Sentences of each kind; a number stands for the others."""
 
@@ -99,10 +101,12 @@ def _hanging(broker: Broker, now: LoadReading, sight: Sight) -> Iterable[Attenti
 def _idle_groups(broker: Broker, now: LoadReading) -> Iterable[Attention]:
     for entry in broker.groups:
         lag = now.lags.get(entry.group_id)
-        if lag is not None and lag.known and not entry.group.members:
+        age = now.sample.taken_ms - lag.committed_ms if lag is not None else 0
+        if lag is not None and lag.known and not entry.group.members and age >= _NO_COMMIT_MS:
             least = "at least " if lag.closed else ""
             yield Attention(
-                f"Group {entry.group_id} has no members and lags by {least}{number(lag.known)} records.",
+                f"Group {entry.group_id} has no members, has committed nothing for {span(age / 1000)} and lags by "
+                f"{least}{counted(lag.known, 'record')}.",
                 f"/groups/{quote(entry.group_id, safe='')}",
             )
 

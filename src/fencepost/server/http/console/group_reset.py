@@ -25,9 +25,9 @@ from fencepost.core.groups.resets import (
     parse_target,
     shifted,
 )
+from fencepost.core.rows import GroupDetails
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
-from fencepost.server.http.v1.answers import GroupDetailsJson
 from fencepost.server.http.v1.asking import check
 from fencepost.server.http.v1.groups import describe_group
 from fencepost.server.http.v1.topics import describe_topic, offsets
@@ -194,7 +194,7 @@ async def _ranges(visit: Visit, topic: str, partitions: list[int]) -> dict[int, 
     return {index: LogRange(Offset(starts[index]), Offset(ends[index])) for index in partitions}
 
 
-async def _topics(visit: Visit, group: GroupDetailsJson) -> list[str]:
+async def _topics(visit: Visit, group: GroupDetails) -> list[str]:
     """Return the topics that the group has committed or reads, as suggestions."""
     answer = await visit.caller.ask(
         Key.OFFSET_FETCH, groups=[{"group_id": group.name, "topics": None}], require_stable=False

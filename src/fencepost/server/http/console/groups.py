@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fencepost.core.rows import GroupMember, GroupOffset, GroupSummary
 from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.console.overview import thin
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.answers import GroupJson, MemberJson, OffsetJson
 from fencepost.server.http.v1.groups import describe_group, list_groups, list_offsets
 from fencepost.server.http.v1.paging import DEFAULT_LIMIT, read_place
 from fencepost.server.views.groups import GroupLag, read_groups
@@ -27,7 +27,7 @@ _FEW: Final = 20
 class GroupLine(NamedTuple):
     """A row of the list."""
 
-    group: GroupJson
+    group: GroupSummary
     members: int
     lag: GroupLag
 
@@ -37,8 +37,8 @@ class PartitionLine(NamedTuple):
 
     topic: str
     partition: int
-    offset: OffsetJson | None
-    member: MemberJson | None
+    offset: GroupOffset | None
+    member: GroupMember | None
 
 
 async def read_list(visit: Visit) -> Values:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from fencepost.core.rows import ProducerDetails
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
 from fencepost.server.http.console.undecided import OpenInPartition, hanging
-from fencepost.server.http.v1.answers import ProducerJson
 from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
 from fencepost.server.http.v1.topics import list_producers, producer_row
 from fencepost.server.net.turns import paced
@@ -33,7 +33,7 @@ class TopicWithProducers(NamedTuple):
 
 class FoundProducer(NamedTuple):
     topic: str
-    row: ProducerJson
+    row: ProducerDetails
 
 
 async def read(visit: Visit) -> Values:

@@ -120,7 +120,7 @@ def _rendered(visit: Visit, form: SearchForm, found: list[FoundRecord], count: S
         shown = _shown(visit, form, found)
         text = event("found", render("records_rows.html", records=shown, topic=visit.path["topic"]))
     values = {
-        "count": count, "range": _ranges(count), "has_tests": form.has_tests,
+        "count": count, "range": _ranges(count), "has_tests": form.has_tests, "whole": _whole(form),
         "query": {name: visit.query[name] for name in FIELDS if visit.query.get(name)},
     }  # fmt: skip
     return text + event("end" if is_last else "count", render("records_count.html", **values))
@@ -130,6 +130,15 @@ def _shown(visit: Visit, form: SearchForm, found: list[FoundRecord]) -> list[Sho
     registry = visit.searches.registry
     decode = registry.decode if registry is not None else None
     return [show_record(record, form.show, decode) for record in found]
+
+
+def _whole(form: SearchForm) -> str:
+    """Name the range of a search that has left out nothing."""
+    if form.start.kind == "last":
+        return (
+            f"the last {number(form.start.number)} offsets of {'each' if form.partition is None else 'the'} partition"
+        )
+    return "the whole range"
 
 
 def _ranges(count: SearchCount) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.rows import GroupDetails, GroupMember, GroupOffset, GroupSummary
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.server.http.v1.answers import AssignedJson, GroupDetailsJson, GroupJson, MemberJson, OffsetJson
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.http.v1.topics import offsets
 from fencepost.server.net.router import Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.views.groups import lag_between
-from fencepost.types import LATEST
+from fencepost.types import LATEST, Offset, TopicPartition
 from fencepost.wire.apis import Key
 
 
-async def list_groups(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[GroupJson]:
+async def list_groups(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[GroupSummary]:
     """Return the groups whose names contain `find`, in capitals or not."""
     answer = await caller.ask(Key.LIST_GROUPS)
     wanted = find.lower()
@@ -24,40 +23,37 @@ async def list_groups(caller: HttpCaller, place: PagePlace, find: str = "") -> P
         seen = [row async for row in paced(seen) if wanted in row["group_id"].lower()]
     rows, cursor = await cut(seen, lambda row: (row["group_id"],), place)
     return Page(
-        [GroupJson(row["group_id"], row["group_state"], row["group_type"], row["protocol_type"]) for row in rows],
+        [GroupSummary(row["group_id"], row["group_state"], row["group_type"], row["protocol_type"]) for row in rows],
         cursor,
     )
 
 
-async def describe_group(caller: HttpCaller, group: str) -> GroupDetailsJson:
+async def describe_group(caller: HttpCaller, group: str) -> GroupDetails:
     answer = await caller.ask(Key.CONSUMER_GROUP_DESCRIBE, group_ids=[group], include_authorized_operations=False)
     [found] = answer["groups"]
     if found["error_code"] != ErrorCode.GROUP_ID_NOT_FOUND:
         check(found, f"group {group!r}")
-        members = [_consumer_member(row) for row in found["members"]]
-        return GroupDetailsJson(group, found["group_state"], "consumer", found["assignor_name"], members)
+        members = tuple(_consumer_member(row) for row in found["members"])
+        return GroupDetails(group, found["group_state"], "consumer", found["assignor_name"], members)
     answer = await caller.ask(Key.DESCRIBE_GROUPS, groups=[group], include_authorized_operations=False)
     [found] = answer["groups"]
     check(found, f"group {group!r}")
-    members = [_classic_member(row) for row in found["members"]]
-    return GroupDetailsJson(group, found["group_state"], "classic", found["protocol_data"], members)
+    members = tuple(_classic_member(row) for row in found["members"])
+    return GroupDetails(group, found["group_state"], "classic", found["protocol_data"], members)
 
 
-def _consumer_member(row: Fields) -> MemberJson:
-    assigned = [
-        AssignedJson(topic["topic_name"], index)
-        for topic in row["assignment"]["topic_partitions"]
-        for index in topic["partitions"]
-    ]
-    return MemberJson(row["member_id"], row["instance_id"], row["client_id"], row["client_host"], assigned)
+def _consumer_member(row: Fields) -> GroupMember:
+    topics = row["assignment"]["topic_partitions"]
+    assigned = tuple(TopicPartition(topic["topic_name"], index) for topic in topics for index in topic["partitions"])
+    return GroupMember(row["member_id"], row["instance_id"], row["client_id"], row["client_host"], assigned)
 
 
-def _classic_member(row: Fields) -> MemberJson:
-    assigned = [AssignedJson(*where) for where in read_assignment(bytes(row["member_assignment"]))]
-    return MemberJson(row["member_id"], row["group_instance_id"], row["client_id"], row["client_host"], assigned)
+def _classic_member(row: Fields) -> GroupMember:
+    assigned = tuple(TopicPartition(*where) for where in read_assignment(bytes(row["member_assignment"])))
+    return GroupMember(row["member_id"], row["group_instance_id"], row["client_id"], row["client_host"], assigned)
 
 
-async def list_offsets(caller: HttpCaller, place: PagePlace, group: str) -> Page[OffsetJson]:
+async def list_offsets(caller: HttpCaller, place: PagePlace, group: str) -> Page[GroupOffset]:
     answer = await caller.ask(Key.OFFSET_FETCH, groups=[{"group_id": group, "topics": None}], require_stable=False)
     [found] = answer["groups"]
     check(found, f"group {group!r}")
@@ -82,7 +78,6 @@ async def _ends(caller: HttpCaller, topic: str, indexes: list[int]) -> dict[int,
         raise
 
 
-def _offset(topic: str, row: Fields, end: int | None) -> OffsetJson:
-    committed = row["committed_offset"]
-    lag = lag_between(committed, end) if end is not None else None
-    return OffsetJson(topic, row["partition_index"], committed, end, lag, row["metadata"])
+def _offset(topic: str, row: Fields, end: int | None) -> GroupOffset:
+    end_offset = Offset(end) if end is not None else None
+    return GroupOffset(topic, row["partition_index"], Offset(row["committed_offset"]), end_offset, row["metadata"])

@@ -5,16 +5,33 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, NewType, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
 
 from fencepost._version import __version__
-from fencepost.server.http.v1.answers import ProblemJson
+from fencepost.core.rows import (
+    GroupMember,
+    GroupOffset,
+    GroupSummary,
+    OwnerDescription,
+    PartitionDetails,
+    ProblemRow,
+    ProducerDetails,
+    TransactionDetails,
+)  # fmt: skip
 from fencepost.server.http.v1.paging import DEFAULT_LIMIT, MOST, Page
+from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     from fencepost.server.http.v1.routes import ApiRoute
 
-_PLAIN: Final = {str: "string", int: "integer", bool: "boolean", float: "number", type(None): "null"}
+_NAMES: Final = {
+    TopicPartition: "Assigned", GroupSummary: "Group", GroupMember: "Member", GroupOffset: "Offset",
+    OwnerDescription: "Owner", PartitionDetails: "Partition", ProducerDetails: "Producer",
+    TransactionDetails: "Transaction",
+}  # fmt: skip
+"""Names of schemas that are not those of their rows."""
+_PLAIN: Final = {UUID: "string", str: "string", int: "integer", bool: "boolean", float: "number", type(None): "null"}
 
 
 def schema_of(kind: Any, named: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +41,9 @@ def schema_of(kind: Any, named: dict[str, Any]) -> dict[str, Any]:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return {**schema_of(arguments[0], named), "description": arguments[1]}
-    if origin is list:
+    if isinstance(kind, NewType):
+        return schema_of(kind.__supertype__, named)
+    if origin in (list, tuple):
         return {"type": "array", "items": schema_of(arguments[0], named)}
     if origin in (Union, types.UnionType):
         choices = [schema_of(each, named) for each in arguments]
@@ -46,8 +65,9 @@ def schema_of(kind: Any, named: dict[str, Any]) -> dict[str, Any]:
     name = _name(kind)
     if name not in named:
         named[name] = {}  # against endless recursion
+        fields = kind._fields if hasattr(kind, "_fields") else [field.name for field in dataclasses.fields(kind)]
         hints = get_type_hints(kind, include_extras=True)
-        properties = {field.name: schema_of(hints[field.name], named) for field in dataclasses.fields(kind)}
+        properties = {field: schema_of(hints[field], named) for field in fields}
         named[name] = {
             "type": "object",
             "properties": properties,
@@ -58,13 +78,13 @@ def schema_of(kind: Any, named: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name(kind: type) -> str:
-    return kind.__name__.removesuffix("Json")
+    return _NAMES.get(kind) or kind.__name__.removesuffix("Row")
 
 
 def describe(routes: Iterable[ApiRoute], prefix: str) -> dict[str, Any]:
     """Return the OpenAPI document of the routes."""
     named: dict[str, Any] = {}
-    problem = schema_of(ProblemJson, named)
+    problem = schema_of(ProblemRow, named)
     paths = {}
     for route in routes:
         answers = {"200": _answer("the answer", schema_of(route.answer, named))}

@@ -7,9 +7,9 @@ import heapq
 from collections import Counter
 from typing import Final
 
+from fencepost.core.rows import OwnerDescription, TakenResourceRow, TakeoverRow, WaitingClaimRow
 from fencepost.core.security.access import GROUP_DESCRIBE
 from fencepost.server.coordinators.takeovers import SeveredOwner
-from fencepost.server.http.v1.answers import OwnerJson, TakenResourceJson, TakeoverJson, WaitingClaimJson
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, write_cursor
 from fencepost.server.net.router import ApiRequest
@@ -29,7 +29,9 @@ def _request(caller: HttpCaller, group: str | None) -> ApiRequest:
     return request
 
 
-async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[OwnerJson]:
+async def list_owners(
+    caller: HttpCaller, place: PagePlace, group: str | None, find: str = ""
+) -> Page[OwnerDescription]:
     """Return owners by group and resource; with `find`, those whose group or resource contains the text."""
     request, owners, after = _request(caller, group), caller.broker.owners, place.after or ("", "")
     if len(after) != 2 or not all(isinstance(part, str) for part in after):
@@ -51,7 +53,7 @@ async def list_owners(caller: HttpCaller, place: PagePlace, group: str | None, f
         if holding is not None:  # else it was released meanwhile
             since, owner = owners.since.get((owned_in, name), -1), holding.owner
             rows.append(
-                OwnerJson(owned_in, name, holding.generation, holding.token, since, owner.peer, owner.client_id)
+                OwnerDescription(owned_in, name, holding.generation, holding.token, since, owner.peer, owner.client_id)
             )
     await asyncio.shield(caller.broker.syncer.barrier())  # as DescribeOwners: what they have written can be read
     return Page(rows, cursor)
@@ -70,7 +72,7 @@ async def _first_names(caller: HttpCaller, group: str, find: str, after: str, co
 
 async def list_waiting_claims(
     caller: HttpCaller, place: PagePlace, group: str | None, find: str = ""
-) -> Page[WaitingClaimJson]:
+) -> Page[WaitingClaimRow]:
     request = _request(caller, group)
     places: Counter[str] = Counter()
     claims = []
@@ -79,13 +81,13 @@ async def list_waiting_claims(
             continue
         at = places[waiting.group]
         places[waiting.group] += 1
-        names = [claimed.name for claimed in waiting.resources]
+        names = tuple(claimed.name for claimed in waiting.resources)
         if find in waiting.group or any(find in name for name in names):
-            claims.append(WaitingClaimJson(waiting.group, at, names, waiting.claimant.peer, waiting.claimant.client_id))
+            claims.append(WaitingClaimRow(waiting.group, names, waiting.claimant.peer, waiting.claimant.client_id, at))
     return Page(*await cut(claims, lambda claim: (claim.group, claim.place), place))
 
 
-async def list_takeovers(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[TakeoverJson]:
+async def list_takeovers(caller: HttpCaller, place: PagePlace, group: str | None, find: str = "") -> Page[TakeoverRow]:
     """Return take-overs, the newest first."""
     request = _request(caller, group)
     seen = [
@@ -99,13 +101,13 @@ async def list_takeovers(caller: HttpCaller, place: PagePlace, group: str | None
     return Page([_takeover(row) for row in rows], cursor)
 
 
-def _takeover(event: SeveredOwner) -> TakeoverJson:
+def _takeover(event: SeveredOwner) -> TakeoverRow:
     followed = event.by_time_ms >= 0
-    return TakeoverJson(
+    return TakeoverRow(
         event.number,
         event.time_ms,
         event.group,
-        [TakenResourceJson(row.name, row.generation, row.token) for row in event.resources],
+        [TakenResourceRow(row.name, row.generation, row.token) for row in event.resources],
         event.resource_count,
         event.reason,
         event.address,

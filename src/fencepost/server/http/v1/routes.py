@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,28 +12,29 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fencepost.core.rows import (
+    AclRow,
+    ClusterRow,
+    GroupDetails,
+    GroupOffset,
+    GroupSummary,
+    OwnerDescription,
+    PartitionDetails,
+    ProblemRow,
+    ProducerDetails,
+    QuotaRow,
+    SinkRow,
+    TakeoverRow,
+    TopicDetailsRow,
+    TopicRow,
+    TransactionDetails,
+    UserRow,
+    WaitingClaimRow,
+    plain,
+)
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.v1 import groups, others, owners, security, sinks, topics
-from fencepost.server.http.v1.answers import (
-    AclJson,
-    ClusterJson,
-    GroupDetailsJson,
-    GroupJson,
-    OffsetJson,
-    OwnerJson,
-    PartitionJson,
-    ProblemJson,
-    ProducerJson,
-    QuotaJson,
-    SinkJson,
-    TakeoverJson,
-    TopicDetailsJson,
-    TopicJson,
-    TransactionJson,
-    UserJson,
-    WaitingClaimJson,
-)
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.openapi import describe
 from fencepost.server.http.v1.paging import BadQuery, Page, read_place
@@ -73,61 +73,61 @@ class ApiRoute(NamedTuple):
 
 
 ROUTES: Final = (
-    ApiRoute("/cluster", ClusterJson, others.describe_cluster, "The cluster.", "DescribeCluster"),
-    ApiRoute("/topics", Page[TopicJson], topics.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
+    ApiRoute("/cluster", ClusterRow, others.describe_cluster, "The cluster.", "DescribeCluster"),
+    ApiRoute("/topics", Page[TopicRow], topics.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
     ApiRoute(
-        "/topics/{topic}", TopicDetailsJson, topics.describe_topic, "A topic with its configs.",
+        "/topics/{topic}", TopicDetailsRow, topics.describe_topic, "A topic with its configs.",
         "DescribeTopicPartitions, DescribeConfigs",
     ),
     ApiRoute(
-        "/topics/{topic}/partitions", Page[PartitionJson], topics.list_partitions,
+        "/topics/{topic}/partitions", Page[PartitionDetails], topics.list_partitions,
         "Partitions of a topic with offsets and sizes.",
         "DescribeTopicPartitions, ListOffsets, DescribeLogDirs",
     ),
     ApiRoute(
-        "/topics/{topic}/producers", Page[ProducerJson], topics.list_producers,
+        "/topics/{topic}/producers", Page[ProducerDetails], topics.list_producers,
         "Producers that the partitions of a topic remember, with H(P).",
         "DescribeTopicPartitions, DescribeProducers",
     ),
-    ApiRoute("/groups", Page[GroupJson], groups.list_groups, "Consumer groups, by name.", "ListGroups"),
+    ApiRoute("/groups", Page[GroupSummary], groups.list_groups, "Consumer groups, by name.", "ListGroups"),
     ApiRoute(
-        "/groups/{group:path}/offsets", Page[OffsetJson], groups.list_offsets,
+        "/groups/{group:path}/offsets", Page[GroupOffset], groups.list_offsets,
         "Committed offsets of a group, with the lag.", "OffsetFetch, ListOffsets",
     ),
     ApiRoute(
-        "/groups/{group:path}", GroupDetailsJson, groups.describe_group, "A group with its members.",
+        "/groups/{group:path}", GroupDetails, groups.describe_group, "A group with its members.",
         "ConsumerGroupDescribe, DescribeGroups",
     ),
     ApiRoute(
-        "/transactions", Page[TransactionJson], others.list_transactions, "Transactional ids, by name.",
+        "/transactions", Page[TransactionDetails], others.list_transactions, "Transactional ids, by name.",
         "ListTransactions, DescribeTransactions",
     ),
     ApiRoute(
-        "/transactions/{name:path}", TransactionJson, others.describe_transaction, "A transactional id.",
+        "/transactions/{name:path}", TransactionDetails, others.describe_transaction, "A transactional id.",
         "DescribeTransactions",
     ),
     ApiRoute(
-        "/owners", Page[OwnerJson], owners.list_owners, "Owners of resources, by group and resource.",
+        "/owners", Page[OwnerDescription], owners.list_owners, "Owners of resources, by group and resource.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/waiting", Page[WaitingClaimJson], owners.list_waiting_claims, "Claims that wait in line.",
+        "/owners/waiting", Page[WaitingClaimRow], owners.list_waiting_claims, "Claims that wait in line.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/takeovers", Page[TakeoverJson], owners.list_takeovers,
+        "/owners/takeovers", Page[TakeoverRow], owners.list_takeovers,
         "The last take-overs since the start of the server, the newest first.", "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/sinks", Page[SinkJson], sinks.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
+        "/sinks", Page[SinkRow], sinks.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
         "DescribeTopicPartitions, Fetch",
     ),
     ApiRoute(
-        "/users", Page[UserJson], security.list_users, "Users, by name, without their secrets.",
+        "/users", Page[UserRow], security.list_users, "Users, by name, without their secrets.",
         "DescribeUserScramCredentials",
     ),
-    ApiRoute("/acls", Page[AclJson], security.list_acls, "ACLs.", "DescribeAcls"),
-    ApiRoute("/quotas", Page[QuotaJson], security.list_quotas, "Quotas.", "DescribeClientQuotas"),
+    ApiRoute("/acls", Page[AclRow], security.list_acls, "ACLs.", "DescribeAcls"),
+    ApiRoute("/quotas", Page[QuotaRow], security.list_quotas, "Quotas.", "DescribeClientQuotas"),
 )  # fmt: skip
 
 STATUS: Final = {
@@ -152,17 +152,17 @@ def api_routes(broker: Broker, listener: Listener, access: Access, headers: Mapp
             caller = HttpCaller(broker, listener, await access.client(request), Turns())
             made = await _made(caller, route, request)
         except AccessRefused as error:
-            problem = ProblemJson(_HTTP_CODES[error.status], str(error))
-            return _json(json.dumps(dataclasses.asdict(problem)), error.status, {**headers, **error.headers})
+            problem = ProblemRow(_HTTP_CODES[error.status], str(error))
+            return _json(json.dumps(plain(problem)), error.status, {**headers, **error.headers})
         except BadQuery as error:
             return _problem(400, "BAD_REQUEST", str(error))
         except FencepostError as error:
             return _problem(STATUS.get(error.code, 500), error.code.name, error.reason or str(error))
-        text = await broker.codecs.run(lambda: json.dumps(dataclasses.asdict(made)))
+        text = await broker.codecs.run(lambda: json.dumps(plain(made)))
         return _json(text, 200, headers)
 
     def _problem(status: int, code: str, message: str) -> Response:
-        return _json(json.dumps(dataclasses.asdict(ProblemJson(code, message))), status, headers)
+        return _json(json.dumps(plain(ProblemRow(code, message))), status, headers)
 
     description = json.dumps(describe(ROUTES, PREFIX))
 

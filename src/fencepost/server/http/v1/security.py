@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from fencepost.core.rows import AclRow, CredentialRow, QuotaEntityRow, QuotaRow, UserRow
 from fencepost.core.security.acls import Operation, PatternType, Permission, ResourceType
 from fencepost.core.security.credentials import Mechanism
 from fencepost.errors import ErrorCode
-from fencepost.server.http.v1.answers import AclJson, CredentialJson, QuotaEntityJson, QuotaJson, UserJson
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.net.turns import paced
 from fencepost.wire.apis import Key
 
 
-async def list_users(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[UserJson]:
+async def list_users(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[UserRow]:
     """Return the users whose names contain `find`, in capitals or not."""
     answer = await caller.ask(Key.DESCRIBE_USER_SCRAM_CREDENTIALS, users=[])
     wanted = find.lower()
@@ -23,10 +23,10 @@ async def list_users(caller: HttpCaller, place: PagePlace, find: str = "") -> Pa
     ]
     rows, cursor = await cut(there, lambda row: (row["user"],), place)
     users = [
-        UserJson(
+        UserRow(
             row["user"],
             [
-                CredentialJson(Mechanism(each["mechanism"]).sasl_name, each["iterations"])
+                CredentialRow(Mechanism(each["mechanism"]).sasl_name, each["iterations"])
                 for each in row["credential_infos"]
             ],
         )
@@ -35,7 +35,7 @@ async def list_users(caller: HttpCaller, place: PagePlace, find: str = "") -> Pa
     return Page(users, cursor)
 
 
-async def list_acls(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[AclJson]:
+async def list_acls(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[AclRow]:
     """Return the ACLs whose principal or resource contains `find`, in capitals or not."""
     answer = await caller.ask(
         Key.DESCRIBE_ACLS,
@@ -54,7 +54,7 @@ async def list_acls(caller: HttpCaller, place: PagePlace, find: str = "") -> Pag
             if wanted not in acl["principal"].lower() and wanted not in resource["resource_name"].lower():
                 continue
             found.append(
-                AclJson(
+                AclRow(
                     ResourceType(resource["resource_type"]).name,
                     resource["resource_name"],
                     PatternType(resource["pattern_type"]).name,
@@ -67,19 +67,19 @@ async def list_acls(caller: HttpCaller, place: PagePlace, find: str = "") -> Pag
     return Page(*await cut(found, _acl_key, place))
 
 
-def _acl_key(acl: AclJson) -> tuple[str, ...]:
+def _acl_key(acl: AclRow) -> tuple[str, ...]:
     return acl.resource_type, acl.name, acl.pattern, acl.principal, acl.host, acl.operation, acl.permission
 
 
-async def list_quotas(caller: HttpCaller, place: PagePlace) -> Page[QuotaJson]:
+async def list_quotas(caller: HttpCaller, place: PagePlace) -> Page[QuotaRow]:
     answer = await caller.ask(Key.DESCRIBE_CLIENT_QUOTAS, components=[], strict=False)
     found = []
     async for row in paced(answer["entries"]):
-        entity = [QuotaEntityJson(part["entity_type"], part["entity_name"]) for part in row["entity"]]
-        found += [QuotaJson(entity, value["key"], value["value"]) for value in row["values"]]
+        entity = [QuotaEntityRow(part["entity_type"], part["entity_name"]) for part in row["entity"]]
+        found += [QuotaRow(entity, value["key"], value["value"]) for value in row["values"]]
     return Page(*await cut(found, _quota_key, place))
 
 
-def _quota_key(quota: QuotaJson) -> tuple[str, ...]:
+def _quota_key(quota: QuotaRow) -> tuple[str, ...]:
     named = [part for each in quota.entity for part in (each.type, "default" if each.name is None else f"={each.name}")]
     return *named, quota.quota

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
+from fencepost.core.rows import SinkRow
 from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.zombies import FencedWrite, SinkStory
 from fencepost.errors import FencepostError
-from fencepost.server.http.v1.answers import SinkJson
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import Page, PagePlace, cut
 from fencepost.server.net.turns import paced
@@ -19,7 +18,7 @@ from fencepost.server.views.sinks import SinkTail
 from fencepost.wire.apis import Key
 
 
-async def list_sinks(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[SinkJson]:
+async def list_sinks(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[SinkRow]:
     """Return the sinks whose names contain `find`, in capitals or not."""
     request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
     wanted = find.lower()
@@ -34,11 +33,10 @@ async def list_sinks(caller: HttpCaller, place: PagePlace, find: str = "") -> Pa
     return Page([await _sink(caller, topic) for topic in topics], cursor)
 
 
-async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
+async def _sink(caller: HttpCaller, topic: Topic) -> SinkRow:
     name = topic.name.removeprefix(PROGRESS_TOPIC_PREFIX)
-    unknown = SinkJson(name, None, None, None, None, None, None, None, None, None, None, None, None, [], True)
     if not caller.request(Key.FETCH).sees(TOPIC_READ, topic.name):
-        return replace(unknown, readable=False)
+        return SinkRow(name, readable=False)
     fenced = None
     if caller.request(Key.DESCRIBE_TRANSACTIONS).sees(TRANSACTIONAL_ID_DESCRIBE, SINK_ID_PREFIX + name):
         fenced = caller.broker.fenced_writes.of(SINK_ID_PREFIX + name)
@@ -47,12 +45,12 @@ async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
         if fenced is not None and not tail.is_whole and tail.story is not None and tail.story.announced is None:
             tail = await _tail(caller, topic, far=True)
     except FencepostError:
-        return replace(unknown, readable=False)
+        return SinkRow(name, readable=False)
     if tail.story is None:
-        return unknown
+        return SinkRow(name)
     progress = tail.story.last
     wrote = progress.wrote_something
-    return SinkJson(
+    return SinkRow(
         name,
         progress.query if wrote else None,
         progress.batch if wrote else None,
@@ -67,7 +65,6 @@ async def _sink(caller: HttpCaller, topic: Topic) -> SinkJson:
         progress.process,
         progress.time_ms,
         describe_zombies(tail.story, fenced),
-        True,
     )
 
 

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from fencepost.core.producers.dedup import ProducerEntry
+from fencepost.core.rows import ConfigRow, PartitionDetails, ProducerDetails, TopicDetailsRow, TopicRow
 from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import ErrorCode
-from fencepost.server.http.v1.answers import ConfigJson, PartitionJson, ProducerJson, TopicDetailsJson, TopicJson
 from fencepost.server.http.v1.asking import HttpCaller, check
 from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, write_cursor
 from fencepost.server.net.router import Fields
@@ -25,26 +25,24 @@ _SOURCES: Final = {1: "topic", 4: "static", 5: "default"}
 _READ_COMMITTED: Final = 1
 
 
-async def list_topics(caller: HttpCaller, place: PagePlace) -> Page[TopicJson]:
+async def list_topics(caller: HttpCaller, place: PagePlace) -> Page[TopicRow]:
     request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
     seen = [topic async for topic in paced(list(caller.broker.topics)) if request.sees(TOPIC_DESCRIBE, topic.name)]
     rows, cursor = await cut(seen, lambda topic: (topic.name,), place)
     return Page(
-        [TopicJson(row.name, str(row.topic_id), row.partition_count, row.name.startswith("__")) for row in rows], cursor
+        [TopicRow(row.name, row.topic_id, row.partition_count, row.name.startswith("__")) for row in rows], cursor
     )
 
 
-async def describe_topic(caller: HttpCaller, topic: str) -> TopicDetailsJson:
+async def describe_topic(caller: HttpCaller, topic: str) -> TopicDetailsRow:
     row = await _described(caller, topic)
     asked = {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}
     [found] = (await caller.ask(Key.DESCRIBE_CONFIGS, resources=[asked], include_synonyms=False))["results"]
     configs = None
     if found["error_code"] == ErrorCode.NONE:
-        configs = [
-            ConfigJson(each["name"], each["value"], _SOURCES[each["config_source"]]) for each in found["configs"]
-        ]
+        configs = [ConfigRow(each["name"], each["value"], _SOURCES[each["config_source"]]) for each in found["configs"]]
     known = caller.broker.topics.require(topic)
-    return TopicDetailsJson(topic, str(row["topic_id"]), known.partition_count, row["is_internal"], configs)
+    return TopicDetailsRow(topic, row["topic_id"], known.partition_count, row["is_internal"], configs)
 
 
 async def _described(caller: HttpCaller, topic: str) -> Fields:
@@ -57,12 +55,12 @@ async def _described(caller: HttpCaller, topic: str) -> Fields:
     return dict(row)
 
 
-async def list_partitions(caller: HttpCaller, place: PagePlace, topic: str) -> Page[PartitionJson]:
+async def list_partitions(caller: HttpCaller, place: PagePlace, topic: str) -> Page[PartitionDetails]:
     await _described(caller, topic)
     return await partition_page(caller, caller.broker.topics.require(topic), place)
 
 
-async def partition_page(caller: HttpCaller, topic: Topic, place: PagePlace) -> Page[PartitionJson]:
+async def partition_page(caller: HttpCaller, topic: Topic, place: PagePlace) -> Page[PartitionDetails]:
     """Return a page of partitions, with the numbers of ListOffsets and DescribeLogDirs: a page that is watched asks
     every second, so it asks the logs themselves."""
     indexes, cursor = await cut(range(topic.partition_count), lambda index: (index,), place)
@@ -71,7 +69,7 @@ async def partition_page(caller: HttpCaller, topic: Topic, place: PagePlace) -> 
     for index in indexes:
         partition = caller.broker.partition(topic.name, index)
         row = partition_row(partition, partition.log or await partition.open())
-        items.append(PartitionJson(index, node, row.start, row.end, row.stable, row.size if with_sizes else None))
+        items.append(PartitionDetails(index, node, row.start, row.end, row.stable, row.size if with_sizes else None))
         await caller.turns()
     return Page(items, cursor)
 
@@ -99,12 +97,12 @@ async def offsets(
     return found
 
 
-async def list_producers(caller: HttpCaller, place: PagePlace, topic: str) -> Page[ProducerJson]:
+async def list_producers(caller: HttpCaller, place: PagePlace, topic: str) -> Page[ProducerDetails]:
     """Return producers by partition and pid: partition after partition, because each may have very many."""
     await _described(caller, topic)
     caller.request(Key.DESCRIBE_PRODUCERS).require(TOPIC_READ, topic)
     first, pid = _place_of_producer(place)
-    rows: list[ProducerJson] = []
+    rows: list[ProducerDetails] = []
     for index in range(first, caller.broker.topics.require(topic).partition_count):
         log = await caller.broker.partition(topic, index).open()
         pids = log.producers.pids()
@@ -127,11 +125,11 @@ def _place_of_producer(place: PagePlace) -> tuple[int, Pid]:
     return place.after[0], Pid(place.after[1])
 
 
-def producer_row(caller: HttpCaller, index: int, pid: Pid, entry: ProducerEntry) -> ProducerJson:
+def producer_row(caller: HttpCaller, index: int, pid: Pid, entry: ProducerEntry) -> ProducerDetails:
     name = caller.broker.transactions.name_of(pid)
     if name is not None and not caller.request(Key.DESCRIBE_TRANSACTIONS).sees(TRANSACTIONAL_ID_DESCRIBE, name):
         name = None
-    return ProducerJson(
+    return ProducerDetails(
         index,
         pid,
         entry.epoch,

@@ -1,4 +1,4 @@
-// The console's own script: the theme, the line that says whether the page is live, and the charts.
+// The console's own script: the theme, the line that says whether the page is live, charts, tables on a phone.
 "use strict";
 
 const kept = (() => { try { return localStorage.getItem("theme"); } catch { return null; } })();
@@ -17,6 +17,9 @@ function draw(figure) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+  // Hours as the server writes them, and with room between them. Within a few minutes the seconds tell them apart.
+  const times = (_, ticks, __, ___, step) =>
+    ticks.map((tick) => new Date(tick * 1000).toTimeString().slice(0, step < 60 ? 8 : 5));
   const root = document.createElement("div");
   root.className = "drawn";
   figure.append(root);
@@ -24,7 +27,7 @@ function draw(figure) {
   const plot = new uPlot({
     width: Math.max(figure.clientWidth, 200), height: 180, cursor: { y: false }, legend: { show: names.length > 1 },
     scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
-    axes: [axis, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
+    axes: [{ ...axis, space: 80, values: times }, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
     series: [{}, ...names.map((label, at) => ({ label, stroke: colour(`--series-${at % 4}`), width: 2 }))],
   }, points, root);
   charts.set(figure.id, { plot, root, points: figure.dataset.points });
@@ -46,6 +49,17 @@ function say(state) {
   if (line) { line.textContent = line.dataset[state]; line.className = state; }
 }
 
+// On a phone a row is a block, and each cell says what it is.
+function nameCells() {
+  document.querySelectorAll("table:not(#records)").forEach((table) => {
+    const names = [...table.querySelectorAll("thead th")].map((each) => each.textContent);
+    table.querySelectorAll("tbody tr").forEach((row) =>
+      [...row.cells].forEach((cell, at) => { if (cell.colSpan === 1) cell.dataset.name = names[at]; }));
+  });
+}
+
+function refresh() { drawAll(); nameCells(); }
+
 document.addEventListener("DOMContentLoaded", () => {
   document.getElementById("theme").addEventListener("click", () => {
     const dark = document.documentElement.dataset.theme
@@ -59,7 +73,7 @@ document.addEventListener("DOMContentLoaded", () => {
   // What the server sends has no drawn charts in it: those of the page stay.
   Idiomorph.defaults.callbacks.beforeNodeRemoved = (node) => !node.classList?.contains("drawn");
   // The script of the charts is deferred too, and is there by now.
-  drawAll();
+  refresh();
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; redrawAll(); } });
   // A browser has six connections to a server, for all its windows together: a page that nobody sees keeps none.
@@ -85,8 +99,8 @@ document.addEventListener("DOMContentLoaded", () => {
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   document.body.addEventListener("htmx:sseOpen", () => say("live"));
   document.body.addEventListener("htmx:sseError", () => say("lost"));
-  document.body.addEventListener("htmx:sseMessage", drawAll);
-  document.body.addEventListener("htmx:afterSwap", drawAll);
+  document.body.addEventListener("htmx:sseMessage", refresh);
+  document.body.addEventListener("htmx:afterSwap", refresh);
   document.body.addEventListener("htmx:sseBeforeMessage", (event) => {
     if (event.detail.type === "reload") { event.preventDefault(); location.reload(); }
   });
