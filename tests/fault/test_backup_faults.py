@@ -17,7 +17,7 @@ import pytest
 import fencepost
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import Buffer, OsFiles, Room
-from fencepost.server.backup import archive, control, folder, point, restoring
+from fencepost.server.backup import control, folder, point, restoring
 from fencepost.server.backup.manifest import DamagedBackup
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 
@@ -108,17 +108,15 @@ def test_a_backup_of_a_server_that_is_killed_meanwhile_is_whole(
         assert read(restored.address, "orders") == VALUES
 
 
-@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
 def test_a_restart_of_the_server_ends_the_backup_with_one_line(
-    server: fencepost.Server, data: Path, tmp_path: Path, name: str
+    server: fencepost.Server, data: Path, tmp_path: Path
 ) -> None:
-    dest = tmp_path / "there" / name
-    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
-    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+    dest = tmp_path / "there" / "backups"
+    dest.mkdir(parents=True)
     with point.taken(data) as files:
         server.kill()
         with fencepost.Server(data), pytest.raises(StorageError, match="back up once more"):
-            take(files, dest, advance=ignore)
+            folder.back_up(files, dest, advance=ignore)
     assert [path for path in (tmp_path / "there").rglob("*") if path.name not in (".lock", "backups")] == []
 
 
@@ -196,18 +194,16 @@ def test_without_hard_links_only_a_stopped_server_is_backed_up(
         assert read(restored.address, "orders") == VALUES
 
 
-@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
 def test_a_hung_backup_keeps_no_files_for_ever(
-    data: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dest = tmp_path / "there" / name
-    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
-    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+    dest = tmp_path / "there" / "backups"
+    dest.mkdir(parents=True)
 
     def hang_and_go_on() -> None:
         with point.taken(data) as files:
             await_no_pin(data)
-            take(files, dest, advance=ignore)
+            folder.back_up(files, dest, advance=ignore)
 
     with fencepost.Server(data) as server:
         create(server.address, "orders")
@@ -221,17 +217,12 @@ def test_a_hung_backup_keeps_no_files_for_ever(
     assert list((tmp_path / "there").rglob(".*.part")) == []
 
 
-@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
-def test_a_backup_gives_signs_of_life_while_it_copies(
-    server: fencepost.Server, data: Path, tmp_path: Path, name: str
-) -> None:
-    dest = tmp_path / name
-    if not archive.is_archive(dest):
-        dest.mkdir()
-    take = archive.back_up if archive.is_archive(dest) else folder.back_up
+def test_a_backup_gives_signs_of_life_while_it_copies(server: fencepost.Server, data: Path, tmp_path: Path) -> None:
+    dest = tmp_path / "backups"
+    dest.mkdir()
     signs: list[int] = []
     with point.taken(data) as files:
-        made = take(files._replace(sign=lambda: signs.append(1)), dest, advance=ignore)
+        made = folder.back_up(files._replace(sign=lambda: signs.append(1)), dest, advance=ignore)
     assert len(signs) >= made.files
     assert server.address
 
@@ -287,18 +278,14 @@ def test_a_terminated_backup_of_low_priority_removes_its_copies(
     assert server.address
 
 
-@pytest.mark.parametrize("name", ["backups", "backup.tar.zst"])
 @pytest.mark.parametrize("room", [0, 1000, 62_000])
 def test_a_full_disk_is_named_and_nothing_is_left_there(
-    server: fencepost.Server, data: Path, tmp_path: Path, name: str, room: int
+    server: fencepost.Server, data: Path, tmp_path: Path, room: int
 ) -> None:
-    dest = tmp_path / "there" / name
-    (dest.parent if archive.is_archive(dest) else dest).mkdir(parents=True)
-    take = archive.back_up if archive.is_archive(dest) else folder.back_up
-    if archive.is_archive(dest):
-        room //= 100
+    dest = tmp_path / "there" / "backups"
+    dest.mkdir(parents=True)
     with point.taken(data) as files, pytest.raises(StorageError, match=r"the disk of .* is full"):
-        take(files, dest, advance=ignore, disk=FullDisk(room))
+        folder.back_up(files, dest, advance=ignore, disk=FullDisk(room))
     assert [path for path in (tmp_path / "there").rglob("*") if path.name not in (".lock", "backups")] == []
     made = back_up(data, dest)
     assert made.files
@@ -320,19 +307,6 @@ def test_a_copy_that_reads_back_otherwise_is_no_backup(server: fencepost.Server,
     with point.taken(data) as files, pytest.raises(DamagedBackup, match="does not read back"):
         folder.back_up(files, tmp_path / "backups", advance=ignore, disk=LyingDisk())
     assert folder.backups_in(tmp_path / "backups") == []
-    assert server.address
-
-
-def test_an_archive_that_reads_back_otherwise_replaces_none(
-    server: fencepost.Server, data: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "there").mkdir()
-    before = back_up(data, tmp_path / "there" / "backup.tar.zst").backup
-    whole = before.read_bytes()
-    with point.taken(data) as files, pytest.raises(DamagedBackup, match=r"backup\.tar\.zst does not read back"):
-        archive.back_up(files, before, advance=ignore, disk=LyingDisk())
-    assert list((tmp_path / "there").iterdir()) == [before]
-    assert before.read_bytes() == whole
     assert server.address
 
 

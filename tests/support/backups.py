@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import fencepost
-from fencepost.server.backup import archive, folder, point, restoring
+from fencepost.server.backup import folder, point, restoring
 from fencepost.server.backup.folder import BackupReport
 from fencepost.server.backup.restoring import RestoreReport
 
@@ -18,10 +18,8 @@ def ignore(_bytes: int) -> None:
 
 
 def back_up(data: Path, dest: Path, *, keep: int | None = None) -> BackupReport:
-    """Back up to a folder or an archive, as the command does."""
+    """Back up to a folder, as the command does."""
     with point.taken(data) as files:
-        if archive.is_archive(dest):
-            return archive.back_up(files, dest, advance=ignore)
         dest.mkdir(exist_ok=True)
         return folder.back_up(files, dest, advance=ignore, keep=keep)
 

@@ -11,7 +11,6 @@ micro_batch.py       Spark: the steps of a micro-batch, and where to resume afte
 zombies.py           Spark: drivers and tasks that were replaced and still try to write
 staging.py           Spark: which content of a micro-batch waits in the stage topic, and where
 restoring.py         server: what jumps ahead when a backup is restored
-pace.py              backup: how long to pause while others use the disk
 fetch_sessions.py    server: which partitions a client reads, and which of them an answer contains
 topic_name.py        server, client: which names a topic may have
 broker_choice.py     client: which broker gets a request that any broker can answer, and when a second one does

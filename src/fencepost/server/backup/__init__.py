@@ -3,8 +3,8 @@
 pins.py, control.py          on the server: the data of one moment, linked; the socket on which a backup asks for it
 point.py                     the data of one moment, of a running server or of a stopped one
 manifest.py                  the files of a backup, with sizes and checksums
-copying.py, priority.py      copies with checksums, and the priority of the process that makes them
-folder.py, archive.py        backups in a folder, each reusing files of the one before; a backup in one file
+copying.py                   copies with checksums, past the page cache
+folder.py                    backups in a folder, each reusing files of the one before
 restoring.py, store_file.py  a new data directory from a backup; the store of a data directory without a server
 ahead.py                     groups and sinks that are ahead of a restored log
 checking.py                  all files of a stopped server's data directory

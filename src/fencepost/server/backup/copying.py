@@ -4,8 +4,7 @@ A backup must not take the server's page cache, CPU and disk. So copies are writ
 page cache (O_DIRECT), into space that is allocated beforehand: a sync of the server then waits for none of these bytes.
 Sources are read without staying in the page cache (RWF_DONTCACHE, from Linux 6.14 on), so that what the server's
 readers need stays there. Where one of them is not supported, plain reads and writes do the same. One buffer is used
-for all chunks: a new one each time costs more CPU than the copy. And a backup pauses while others use the disk
-(`core.pace`).
+for all chunks: a new one each time costs more CPU than the copy.
 """
 
 from __future__ import annotations
@@ -14,15 +13,13 @@ import errno
 import mmap
 import os
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
-from fencepost.core.pace import BackupPace
 from fencepost.log.files import Buffer, OsFiles, write_all
 from fencepost.server.backup.manifest import DamagedBackup
 
@@ -33,11 +30,6 @@ CHUNK: Final = 1 << 20
 _SYNC_EVERY: Final = 16 << 20
 """Bytes between two syncs of a file that is written through the page cache. One sync of a whole segment would hold up
 the syncs of the server on the same disk."""
-_STRETCH: Final = 8 << 20
-"""Bytes between two pauses."""
-_LONGEST_PAUSE: Final = 30.0
-"""Seconds. A pause gives no sign of life; after a disk that hung for minutes, it would last until the server releases
-the files."""
 _SMALL: Final = 64 << 10
 """Files up to this size are written through the page cache."""
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0) if sys.platform == "linux" else 0
@@ -78,44 +70,12 @@ def direct(fd: int, *, on: bool) -> bool:
     return True
 
 
-class Pauses:
-    """The pauses of a copy, as its pace demands them."""
-
-    def __init__(self, pace: BackupPace, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._pace = pace
-        self._sleep = sleep
-        self._began = time.perf_counter()
-        self._bytes = 0
-        self._written = 0
-        self._write_seconds = 0.0
-
-    def wrote(self, size: int, seconds: float) -> None:
-        """Note a write that went straight to the disk."""
-        self._written += size
-        self._write_seconds += seconds
-
-    def done(self, size: int) -> None:
-        """Note that so many bytes are copied or read back, and pause at the end of a stretch."""
-        self._bytes += size
-        if self._bytes < _STRETCH:
-            return
-        self._pace.wrote(self._written, self._write_seconds)
-        pause = self._pace.pause_after(time.perf_counter() - self._began)
-        if pause:
-            self._sleep(min(pause, _LONGEST_PAUSE))
-        self._began = time.perf_counter()
-        self._bytes = self._written = 0
-        self._write_seconds = 0.0
-
-
 class Copier:
     """Copies files one after the other."""
 
-    def __init__(self, disk: OsFiles, advance: Advance, pauses: Pauses | None = None) -> None:
-        """`pauses`: None for a copy that nobody else waits for."""
+    def __init__(self, disk: OsFiles, advance: Advance) -> None:
         self._disk = disk
         self._advance = advance
-        self._pauses = pauses
         self._read_flag = _DONTCACHE if hasattr(os, "RWF_NOWAIT") else 0
         self._buffer = memoryview(mmap.mmap(-1, CHUNK))  # aligned to a page, as direct writes need it
 
@@ -123,8 +83,7 @@ class Copier:
         """Copy the first `size` bytes durably, and return their checksum. Raise DamagedBackup if the copy reads back as
         something else; FileNotFoundError or EOFError if the source has fewer bytes."""
         with source.open("rb", buffering=0) as file:
-            fd = file.fileno()
-            return self._write(lambda position: self._read(fd, position), target, size)
+            return self._write(file.fileno(), target, size)
 
     def begins_with(self, source: Path, size: int, checksum: int) -> bool:
         """Tell if the first `size` bytes of the file have this checksum."""
@@ -161,8 +120,6 @@ class Copier:
             part = int(crc32c(self._buffer[:count], part))
             position += count
             self._advance(count)
-            if self._pauses is not None:
-                self._pauses.done(count)
         self._disk.sync(fd)
         return whole, part
 
@@ -184,36 +141,18 @@ class Copier:
         self._advance(size)
         return checksum
 
-    def write(self, reading: IO[bytes], target: Path, size: int) -> int:
-        """Do the same with the next `size` bytes of a stream."""
-        left = size
-
-        def read(_position: int) -> int:
-            nonlocal left
-            chunk = reading.read(min(CHUNK, left))
-            left -= len(chunk)
-            self._buffer[: len(chunk)] = chunk
-            return len(chunk)
-
-        return self._write(read, target, size)
-
-    def _write(self, read: Callable[[int], int], target: Path, size: int) -> int:
+    def _write(self, source: int, target: Path, size: int) -> int:
         disk = self._disk
         fd = disk.open(str(target), create=True)
         try:
             is_direct = size > _SMALL and self._prepare(fd, size)
             checksum = position = synced = 0
             while position < size:
-                count = min(read(position), size - position)
+                count = min(self._read(source, position), size - position)
                 if not count:
                     raise EOFError(f"{target.name} has {position} bytes, not {size}")
                 chunk = self._buffer[:count]
-                began = time.perf_counter()
                 write_all(disk, fd, chunk, position)
-                if self._pauses is not None:
-                    if is_direct:
-                        self._pauses.wrote(count, time.perf_counter() - began)
-                    self._pauses.done(count)
                 checksum = int(crc32c(chunk, checksum))
                 position += count
                 if not is_direct and position - synced >= _SYNC_EVERY:
@@ -260,8 +199,6 @@ class Copier:
             checksum = int(crc32c(self._buffer[:count], checksum))
             position += count
             self._advance(0)  # a sign of life
-            if self._pauses is not None:
-                self._pauses.done(count)
         return checksum
 
 

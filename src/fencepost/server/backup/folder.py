@@ -20,10 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from fencepost.core.pace import BackupPace
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import OsFiles, write_file
-from fencepost.server.backup.copying import Advance, Copier, DirectFiles, Pauses, remove_tree
+from fencepost.server.backup.copying import Advance, Copier, DirectFiles, remove_tree
 from fencepost.server.backup.manifest import (
     MANIFEST,
     BackedUpFile,
@@ -78,7 +77,7 @@ def newest_in(folder: Path) -> Path:
         return folder
     found = backups_in(folder)
     if not found:
-        raise FencepostError(f"there is no backup in {folder}: give the folder or file of `fencepost backup`")
+        raise FencepostError(f"there is no backup in {folder}: give the folder of `fencepost backup`")
     return found[-1]
 
 
@@ -192,7 +191,7 @@ class _Copy:
         self._part = part
         self._disk = disk
         self._advance = signing(files, advance)
-        self._copier = Copier(disk, self._advance, Pauses(BackupPace()))
+        self._copier = Copier(disk, self._advance)
         self._before = before[0] if before else None
         self._known = {file.path: file for file in before[1].files} if before else {}
         self._copied: list[int] = []

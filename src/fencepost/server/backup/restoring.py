@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.log.files import OsFiles
 from fencepost.server.backup.ahead import GroupAhead, RestoredLogs, SinkState
-from fencepost.server.backup.archive import is_archive, unpack
 from fencepost.server.backup.copying import Advance, Copier, DirectFiles, remove_tree
 from fencepost.server.backup.folder import newest_in
 from fencepost.server.backup.manifest import STORE, BackupManifest, DamagedBackup
@@ -41,8 +40,8 @@ class RestoreReport(NamedTuple):
 def restore(
     backup: Path, data: Path, *, advance: Advance, total: Advance | None = None, disk: OsFiles | None = None
 ) -> RestoreReport:
-    """Make the data directory `data` from a backup: an archive, a backup's folder, or the newest in a folder. `total`
-    is called with the number of bytes that `advance` will count."""
+    """Make the data directory `data` from a backup: its folder, or the newest of a folder. `total` is called with
+    the number of bytes that `advance` will count."""
     disk = disk or DirectFiles()
     data = data.resolve()
     if os.path.ismount(data):
@@ -53,22 +52,17 @@ def restore(
     if data.exists() and (not data.is_dir() or any(data.iterdir())):
         raise DataDirectoryError(f"{data} exists already: give a new directory to restore into (--data)")
     if not backup.exists():
-        raise DamagedBackup(f"there is no backup {backup}: give the folder or file of `fencepost backup`")
-    if not backup.is_dir() and not is_archive(backup):
-        raise DamagedBackup(f"{backup} is neither a folder of backups nor a FILE.tar.zst")
+        raise DamagedBackup(f"there is no backup {backup}: give the folder of `fencepost backup`")
+    if not backup.is_dir():
+        raise DamagedBackup(f"{backup} is not a folder of backups: unpack one that was packed by tar")
     data.parent.mkdir(parents=True, exist_ok=True)
     with _part_of(data) as part:
-        if is_archive(backup):
-            if total is not None:
-                total(backup.stat().st_size)
-            manifest = unpack(backup, part, disk, advance)
-        else:
-            backup = newest_in(backup)
-            manifest = BackupManifest.read(backup)
-            if total is not None:
-                total(manifest.size)
-            _check_room(disk, data, manifest.size)
-            _copy_all(backup, manifest, part, Copier(disk, advance))
+        backup = newest_in(backup)
+        manifest = BackupManifest.read(backup)
+        if total is not None:
+            total(manifest.size)
+        _check_room(disk, data, manifest.size)
+        _copy_all(backup, manifest, part, Copier(disk, advance))
         now = int(time.time() * 1000)
         (part / "logs").mkdir(0o700, exist_ok=True)
         with StoreFile(part / STORE) as store:

@@ -1,4 +1,4 @@
-"""Copies: exact for every size, past the page cache where the file system can do that, and with pauses."""
+"""Copies: exact for every size, past the page cache where the file system can do that, and cloned where it can be."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from fencepost.core.pace import BackupPace
 from fencepost.log.files import Buffer, OsFiles
-from fencepost.server.backup.control import SILENCE_SECONDS
-from fencepost.server.backup.copying import CHUNK, Copier, DirectFiles, Pauses, direct
+from fencepost.server.backup.copying import CHUNK, Copier, DirectFiles, direct
 from tests.support.backups import ignore
 
 pytestmark = pytest.mark.unit
@@ -63,15 +61,6 @@ def test_a_copy_has_the_bytes_and_their_checksum(source: Path, size: int, disk: 
     assert target.read_bytes() == source.read_bytes()[:size]
     assert checksum == crc32c(source.read_bytes()[:size])
     assert sum(done) == size
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_copy_of_a_stream_takes_no_byte_too_many(source: Path, size: int) -> None:
-    target = source.with_name("target")
-    with source.open("rb") as stream:
-        Copier(DirectFiles(), ignore).write(stream, target, size)
-        assert stream.tell() == size
-    assert target.read_bytes() == source.read_bytes()[:size]
 
 
 def test_a_large_file_does_not_go_through_the_page_cache(source: Path) -> None:
@@ -145,48 +134,3 @@ def test_what_cannot_be_cloned_is_copied(source: Path, monkeypatch: pytest.Monke
     Copier(DirectFiles(), done.append).clone_or_copy(source, target, CHUNK + 1)
     assert target.read_bytes() == source.read_bytes()[: CHUNK + 1]
     assert sum(done) == CHUNK + 1
-
-
-class SlowPace(BackupPace):
-    """A pace that demands the same pause each time."""
-
-    def pause_after(self, seconds: float) -> float:
-        return 0.5
-
-
-def test_it_pauses_while_it_copies_and_while_it_reads_back(tmp_path: Path) -> None:
-    path = tmp_path / "source"
-    path.write_bytes(bytes(17 * CHUNK))
-    slept: list[float] = []
-    pauses = Pauses(SlowPace(), slept.append)
-    Copier(DirectFiles(), ignore, pauses).copy(path, tmp_path / "target", 17 * CHUNK)
-    assert slept == [0.5] * 4
-
-
-def test_no_pause_is_so_long_that_the_server_gives_the_backup_up(tmp_path: Path) -> None:
-    """After a disk that did not answer for minutes, a server would take the pause for the end of the backup."""
-    path = tmp_path / "source"
-    path.write_bytes(bytes(8 * CHUNK))
-
-    class HungPace(BackupPace):
-        def pause_after(self, seconds: float) -> float:
-            return 4 * 300.0
-
-    slept: list[float] = []
-    Copier(DirectFiles(), ignore, Pauses(HungPace(), slept.append)).copy(path, tmp_path / "target", 8 * CHUNK)
-    assert slept
-    assert max(slept) < SILENCE_SECONDS / 10
-
-
-def test_what_it_writes_straight_to_the_disk_sets_its_pace(tmp_path: Path) -> None:
-    path = tmp_path / "source"
-    path.write_bytes(bytes(8 * CHUNK))
-    noted: list[int] = []
-
-    class NotedPace(BackupPace):
-        def wrote(self, size: int, seconds: float) -> None:
-            noted.append(size)
-
-    Copier(DirectFiles(), ignore, Pauses(NotedPace())).copy(path, tmp_path / "target", 8 * CHUNK)
-    written = 8 * CHUNK if supports_direct(tmp_path) else 0
-    assert noted == [written, 0]

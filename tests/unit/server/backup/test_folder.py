@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.log.files import OsFiles
-from fencepost.server.backup import archive
 from fencepost.server.backup.folder import BackupReport, back_up, backups_in, name_of, newest_in
 from fencepost.server.backup.manifest import MANIFEST, STORE, Point, PointFile
 from fencepost.server.backup.point import PointFiles
@@ -45,12 +43,12 @@ def test_a_folder_with_another_name_is_neither_removed_nor_restored(dest: Path, 
 
 
 def test_what_others_leave_half_done_stays_there(dest: Path) -> None:
-    (dest / ".all.tar.zst.part").write_bytes(b"an archive in the making")
+    (dest / ".all.part").write_bytes(b"somebody else's")
     (dest / ".download.part").mkdir()
     (dest / f".{name_of(NOW)}.part").mkdir()
     made = take(dest, NOW + 1)
     left = {path.name for path in dest.iterdir()}
-    assert left == {".lock", ".all.tar.zst.part", ".download.part", made.backup.name}
+    assert left == {".lock", ".all.part", ".download.part", made.backup.name}
 
 
 def test_backups_of_another_server_are_not_mixed_with_ours(dest: Path) -> None:
@@ -68,33 +66,10 @@ def test_a_backup_that_would_not_be_the_newest_is_refused(dest: Path, earlier: i
     assert backups_in(dest) == [made.backup]
 
 
-def test_a_file_that_became_shorter_ends_both_kinds_of_backup(dest: Path) -> None:
+def test_a_file_that_became_shorter_ends_the_backup(dest: Path) -> None:
     store = dest.parent / STORE
     store.write_bytes(b"rows")
     files = PointFiles(Point("0.1.0", NOW, "ours", (PointFile(STORE, 5),)), dest.parent, store)
     with pytest.raises(StorageError, match="a file changed while it was copied"):
         back_up(files, dest, advance=ignore)
-    with pytest.raises(StorageError, match="a file changed while it was copied"):
-        archive.back_up(files, dest / "all.tar.zst", advance=ignore)
     assert [path.name for path in dest.iterdir()] == [".lock"]
-
-
-def test_two_backups_to_one_archive_do_not_mix(dest: Path) -> None:
-    store = dest.parent / STORE
-    store.write_bytes(b"rows")
-    files = PointFiles(Point("0.1.0", NOW, "ours", (PointFile(STORE, 4),)), dest.parent, store)
-    refused: list[str] = []
-
-    def begin_another(_bytes: int) -> None:
-        with pytest.raises(StorageError) as caught:
-            archive.back_up(files, dest / "all.tar.zst", advance=ignore)
-        refused.append(str(caught.value))
-
-    archive.back_up(files, dest / "all.tar.zst", advance=begin_another)
-    assert refused
-    assert all("another backup to" in text for text in refused)
-    assert [path.name for path in dest.iterdir()] == ["all.tar.zst"]
-    assert (dest / "all.tar.zst").stat().st_mode & 0o777 == 0o600
-    (dest / ".all.tar.zst.part").write_bytes(b"what a killed one left" * 1000)
-    again = archive.back_up(files, dest / "all.tar.zst", advance=ignore)
-    assert archive.unpack(again.backup, dest / "unpacked", OsFiles(), ignore).size == 4
