@@ -316,8 +316,8 @@ def test_a_record_that_is_being_sent_when_the_send_thread_ends_is_settled(
         return batch
 
     # The send thread may take a turn before it stops, and would then send the record itself and read the answer.
-    monkeypatch.setattr(warm._sender.collation, "collate", lambda now: None)
-    warm._sender.call(lambda: None)  # no turn that has begun before collates any more
+    monkeypatch.setattr(warm._sender.dispatch, "dispatch", lambda now: None)
+    warm._sender.call(lambda: None)  # no turn that has begun before dispatches any more
     monkeypatch.setattr(warm._queues, "send_now", send_at_the_end)
     monkeypatch.setattr(direct, "close", close_then)
     monkeypatch.setattr(warm._queues, "take_only", take_and_wait)
@@ -455,7 +455,7 @@ def test_an_interrupt_at_any_point_loses_and_repeats_nothing(
 @contextmanager
 def flood(producer: Producer, topic: str) -> Iterator[None]:
     """Send to this topic on another thread, and have the others take the side connection whenever it is in flight."""
-    producer._sender.collation.busy = 1
+    producer._sender.dispatch.busy = 1
     over = threading.Event()
 
     def pour() -> None:

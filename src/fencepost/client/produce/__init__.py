@@ -8,8 +8,8 @@ send_thread.py                   the thread, and producers that nobody closed
 sender.py                        one turn of the send thread, by these parts:
     state.py                     what they share: time, identity, open transaction, connections
     placing.py, identity.py      metadata and partitions; pid and epoch
-    collation.py, request.py     which batches are sent next; Produce requests and their answers
-    crowd.py                     the same for many partitions that have little to send each
+    dispatch.py                  carries out what the schedule decides (`core/producers/schedule.py`)
+    requests.py                  Produce requests and their answers
     settling.py                  batches are delivered or fail, and expire
     enlisting.py, lanes.py       the caller's transactions; an owner's transactions on Apache Kafka
     reporting.py, rare_lines.py  collects the stats; log lines that would come too often

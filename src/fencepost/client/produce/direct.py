@@ -36,13 +36,14 @@ from typing import TYPE_CHECKING, Final
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
 from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.produce.collation import Collation, ProduceRequests
+from fencepost.client.produce.dispatch import Dispatch
 from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
-from fencepost.client.produce.request import NEWEST_PRODUCE_BY_NAME, CollatedRequest
+from fencepost.client.produce.requests import NEWEST_PRODUCE_BY_NAME, ProduceRequest, ProduceRequests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
-from fencepost.core.producers.inflight import Sent, Step
+from fencepost.core.producers.inflight import Sent
+from fencepost.core.producers.schedule import Action
 from fencepost.core.producers.window import LITTLE
 from fencepost.errors import FencepostError
 from fencepost.types import Offset
@@ -176,14 +177,14 @@ class DirectRequest:
     def answered(self, version: int, body: memoryview) -> None:
         if not self.connection.is_side:
             self.way.was_late()
-        self._requests.answered(self._collated, self.sent_at, version, body)
+        self._requests.answered(self._whole, self.sent_at, version, body)
 
     def lost(self, error: FencepostError, left: bool) -> None:
-        self._requests.lost(self._collated, error, left)
+        self._requests.lost(self._whole, error, left)
 
     @property
-    def _collated(self) -> CollatedRequest:
-        request = CollatedRequest(self.connection, None)
+    def _whole(self) -> ProduceRequest:
+        request = ProduceRequest(self.connection, None)
         request.add(self.queue, self.sent, self.size)
         return request
 
@@ -193,7 +194,7 @@ class DirectWay:
         self,
         state: SendState,
         settling: Settling,
-        collation: Collation,
+        dispatch: Dispatch,
         requests: ProduceRequests,
         network: Network,
         turn: threading.RLock,
@@ -203,7 +204,7 @@ class DirectWay:
         self._options = state.options
         self._queues = state.queues
         self._settling = settling
-        self._collation = collation
+        self._dispatch = dispatch
         self._requests = requests
         self._network = network
         self._turn = turn
@@ -396,7 +397,7 @@ class DirectWay:
         now = state.now()
         if queue.index == UNDESIGNATED:
             self._sending = queue
-            designated = self._collation.designate_one(queue, now)
+            designated = self._dispatch.designate_one(queue, now)
             self._sending = None
             if designated is None:
                 return False
@@ -420,7 +421,7 @@ class DirectWay:
         request = DirectRequest(self, self._requests, connection, form, queue, sent, size, now)
         self._writing = connection
         if connection.is_side:
-            self._requests.aside[queue] = connection
+            state.schedule.elsewhere[queue] = connection
         elif now < self._eager_until and self._network.lent is not None:
             self._network.lend()
             self._is_lent = True  # after that: another thread may take them back as soon as it is noted
@@ -450,14 +451,12 @@ class DirectWay:
             return None
         if self._resumption is not None and not self._resumption.is_caught_up(queue.name):
             return None
-        if queue in self._requests.aside:
-            return None
-        if flight.next_step(now) is not Step.SEND:
+        if state.schedule.decide(queue, now).action is not Action.SEND:
             return None
         if self._options.idempotent and (state.ready_identity is None or state.name_lasts <= 0):
             return None
-        collation = self._collation
-        busy = collation.busy if collation.may_go_aside and not collation.is_crowded else NEVER
+        dispatch = self._dispatch
+        busy = dispatch.busy if dispatch.may_go_aside and not dispatch.is_crowded else NEVER
         connection = state.brokers.idle(state.metadata.leader(queue.topic.name, queue.index), busy)
         return connection if connection is not None and now >= connection.throttled_until else None
 

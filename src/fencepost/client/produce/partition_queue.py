@@ -183,6 +183,27 @@ class PartitionQueue(Slot):
             return sealed[0]
         return min([*sealed, *filter(None, [self.open])], key=_deadline)
 
+    @property
+    def next_size(self) -> int:
+        """Bytes of the batch that is sent next."""
+        sealed = self.sealed
+        if sealed:
+            return sealed[0].charged
+        builder = self.builder
+        return 0 if builder is None else builder.size
+
+    @property
+    def is_followed_up(self) -> bool:
+        """True if an earlier batch is in flight."""
+        if self.index == UNDESIGNATED:
+            return self.topic.roaming > 0
+        return self.flight is not None and self.flight.in_flight > 0
+
+    @property
+    def is_mixed(self) -> bool:
+        """True if a younger batch may stand before an older one: one without a key was put behind it."""
+        return self.topic.roaming > 0
+
     def __bool__(self) -> bool:
         return self.open is not None or bool(self.sealed)
 
@@ -365,7 +386,7 @@ class EarlyFailure(Settlement):
 
 
 class Filling:
-    """The lock of the queues, and the lists of unsettled batches and active queues that it guards."""
+    """The lock of the queues, and the lists of unsettled batches and changed queues that it guards."""
 
     def __init__(
         self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], needs_partitions: bool
@@ -384,14 +405,10 @@ class Filling:
         self.settling = threading.RLock()
         """Guards tickets and the list of failures; held only for moments. Reentrant like the other one."""
         self.unsettled: dict[Settlement, None] = {}
-        self.active: dict[PartitionQueue, None] = {}
-        """Queues that hold something, or did when the send thread last looked."""
-        self.unsent: dict[PartitionQueue, None] = {}
-        """Those of them that may have a batch to send, the longest waiting first."""
-        self.full: dict[PartitionQueue, None] = {}
-        """Those that may have a sealed batch."""
+        self.changed: dict[PartitionQueue, None] = {}
+        """Queues that have got a batch since the last turn."""
         self.looks_at = float("inf")
-        """The send thread looks at all of `unsent` by then; it need not be woken for a batch that is not ready
+        """The next turn comes by then at the latest; the send thread need not be woken for a batch that is not ready
         before."""
         self.needs_partitions = needs_partitions
         """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
@@ -456,17 +473,7 @@ class Filling:
     def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
         """Add a sealed batch to a queue, behind the others or at this position."""
         queue.add(batch, at)
-        self.active[queue] = self.unsent[queue] = self.full[queue] = None
-
-    def take(self, queue: PartitionQueue) -> ProducerBatch:
-        """Take the oldest sealed batch. The queue goes behind the others that have something to send."""
-        batch = queue.take()
-        self.unsent.pop(queue, None)
-        if queue:
-            self.unsent[queue] = None
-        if not queue.sealed:
-            self.full.pop(queue, None)
-        return batch
+        self.changed[queue] = None
 
     def needs_wake_up(self, opened: Settlement) -> bool:
         """Return whether the send thread has to be woken for a batch that was just opened."""
@@ -479,9 +486,7 @@ class Filling:
         queue.topic.charge(HEADER_SIZE, queue)
         self.unsettled[batch] = None
         queue.begin(batch, builder)
-        if queue not in self.active:
-            self.active[queue] = None
-        self.unsent[queue] = None
+        self.changed[queue] = None
         return batch
 
     def _unopen(self, queue: PartitionQueue) -> None:
@@ -502,7 +507,6 @@ class Filling:
         batch.charged = builder.size
         queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
         queue.add(batch)
-        self.full[queue] = None
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

@@ -38,6 +38,7 @@ from fencepost.client.produce.partition_queue import (
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
+from fencepost.core.producers.schedule import Schedule
 from fencepost.errors import BufferFull, Closed, Fenced, FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import (
     HEADER_SIZE,
@@ -122,7 +123,11 @@ class Queues:
         self._callers_blocked = 0
         self._unannounced: dict[Settlement, None] = {}
         """Batches that were just opened, and of which the send thread is about to be told."""
-        self._unsettled, self._active = filling.unsettled, filling.active
+        self._unsettled = filling.unsettled
+        self.schedule: Schedule[PartitionQueue] = Schedule(
+            linger=options.linger, delivery_timeout=options.delivery_timeout
+        )
+        """Only for who has the turn."""
         self._bulks = 0
         self._owned: Mapping[str, frozenset[int]] = {}
         self.flushing = 0
@@ -426,33 +431,22 @@ class Queues:
     # --- the send thread ---
 
     def active(self) -> list[PartitionQueue]:
-        """Return the queues that hold something, or did at the last look."""
+        """Return the queues that hold something, or have it in flight."""
         with self._lock:
-            return list(self._active)
+            return list({**dict.fromkeys(self.schedule.active), **self._filling.changed})
 
-    @property
-    def active_count(self) -> int:
-        return len(self._active)
-
-    def all_active(self) -> list[PartitionQueue]:
-        """Return the active queues. The caller has to be woken when another one has something to send."""
-        self._filling.looks_at = float("inf")  # before the look: who opens a batch after it finds this
-        return self.active()
-
-    def unsent(self, looks_at: float) -> list[PartitionQueue]:
-        """Return the queues that may have something to send, the longest waiting first. The caller looks again at
-        `looks_at` at the latest, and need not be woken for batches that are ready later."""
+    def tell_schedule(self, looks_at: float) -> None:
+        """Tell the schedule which queues have got a batch. The next turn comes at `looks_at` at the latest, so that the
+        send thread need not be woken for batches that are ready later."""
         with self._lock:
             self._filling.looks_at = looks_at
-            return list(self._filling.unsent)
+            changed, self._filling.changed = self._filling.changed, {}
+        for queue in changed:
+            self.schedule.changed(queue)
 
-    def full(self) -> list[PartitionQueue]:
-        """Return the queues with sealed batches."""
-        full = self._filling.full
-        if not full:
-            return []
-        with self._lock:
-            return [queue for queue in full if queue.sealed]
+    def sleeps_until(self, moment: float) -> None:
+        """Take note of when the next turn comes by itself."""
+        self._filling.looks_at = moment
 
     def topics_to_place(self) -> list[TopicQueues]:
         with self._lock:
@@ -467,13 +461,8 @@ class Queues:
         with self._lock:
             if queue or queue.flight:
                 return False
-            self._active.pop(queue, None)
+            self.schedule.forget(queue)
             return True
-
-    def wake_up(self, queue: PartitionQueue) -> None:
-        """Make the queue active: it has something to send again."""
-        with self._lock:
-            self._active[queue] = None
 
     def drain(self, queue: PartitionQueue, *, also_open: bool) -> ProducerBatch | None:
         """Take the oldest batch of the queue; the open one only with `also_open`."""
@@ -482,7 +471,7 @@ class Queues:
                 if queue.open is None or not also_open:
                     return None
                 self._filling.seal(queue)
-            return self._filling.take(queue)
+            return queue.take()
 
     def take_only(self, queue: PartitionQueue, most: int) -> ProducerBatch | None:
         """Take the batch of the queue if it has only one, of at most `most` bytes."""
@@ -493,7 +482,7 @@ class Queues:
                 if queue.builder is None or queue.builder.size > most:
                     return None
                 self._filling.seal(queue)
-            return self._filling.take(queue) if queue.sealed[0].charged <= most else None
+            return queue.take() if queue.sealed[0].charged <= most else None
 
     def put_back_lost(self, topic: TopicQueues) -> None:
         """Put those of the topic's batches back into their queues that are nowhere: their thread was interrupted."""
@@ -546,6 +535,7 @@ class Queues:
         whole = batch.whole
         if whole is not None:
             assert whole.parts is not None
+            self.schedule.changed(batch.queue)
             if all(part.settled for part in whole.parts):
                 whole.deliver(UNKNOWN_OFFSET)
                 self.settled(whole, may_rest=may_rest)
@@ -573,7 +563,9 @@ class Queues:
         queue.topic.charge(-batch.charged, queue)
         self._unsettled.pop(batch, None)
         if may_rest and not queue and (queue.flight is None or queue.flight.is_at_rest):
-            self._active.pop(queue, None)
+            self.schedule.forget(queue)
+        else:
+            self.schedule.changed(queue)
         if batch in self._awaited:
             self._all_settled.notify_all()
 

@@ -5,13 +5,13 @@ A turn, in the order of the source document's event loop, and the part of `clien
     place        move records whose topic's partitions became known to their queues        `placing.py`
     metadata     request it when due, without waiting for the answer (PROD-7)              `placing.py`
     pid          request it once                                                           `identity.py`
-    collate      per queue: expire, look back, bump, resend, send; one batch of each       `collation.py`
-                 partition into one request per leader (PROD-9), round after round
-                 while there is room in flight
+    dispatch     carry out what the schedule decides: expire, look back, bump, resend,     `dispatch.py`
+                 send; one batch of each partition into one request per leader
+                 (PROD-9), request after request while there is room in flight
     poll         open connections, read and write sockets; answers settle their batches    `settling.py`
     deadlines    close connections whose answers are overdue
 
-`core/producers/inflight.py` decides what is sent of each partition. Other threads share only `queues` with this one.
+`core/producers/schedule.py` decides what is sent, and when. Other threads share only `queues` with this one.
 They have the send thread do everything else, by `Sender.call`.
 """
 
@@ -35,8 +35,8 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.cluster.tenure import PendingClaim, Tenure
 from fencepost.client.produce.aftermath import Aftermath
-from fencepost.client.produce.collation import Collation, ProduceRequests
 from fencepost.client.produce.direct import DirectWay
+from fencepost.client.produce.dispatch import Dispatch
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
@@ -46,6 +46,7 @@ from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.placing import Placing
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.reporting import Reporting
+from fencepost.client.produce.requests import ProduceRequests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.produce.stats import ProducerStats
@@ -107,11 +108,11 @@ class Sender:
         self._placing = Placing(state, settling)
         self._enlisting = Enlisting(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
-        self.collation = Collation(state, settling, self._enlisting, requests, self._resumption)
+        self.dispatch = Dispatch(state, settling, self._enlisting, requests, self._resumption)
         self._turn = threading.RLock()
         """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
         caller's thread on the direct way."""
-        self.direct = DirectWay(state, settling, self.collation, requests, network, self._turn, self._resumption)
+        self.direct = DirectWay(state, settling, self.dispatch, requests, network, self._turn, self._resumption)
         if ids is None and options.linger == 0 and options.acks != "none":
             self.queues.send_now = self.direct.send
         self.queues.wait_by(self._before_waiting)
@@ -165,9 +166,9 @@ class Sender:
         if self._options.idempotent:
             self._identity.ask_if_due(now)
         self._settling.expire_uncommitted(now)
-        self.collation.collate(now)
+        self.dispatch.dispatch(now)
         self._enlisting.end_in_lanes(now)
-        self._placing.refresh_metadata(now)  # collating may have met a partition without a leader
+        self._placing.refresh_metadata(now)  # dispatching may have met a partition without a leader
         if self._options.idempotent:
             self._identity.ask_if_due(now)  # and one that needs the next epoch
         self._reporting.report(now)
@@ -176,13 +177,15 @@ class Sender:
         self.brokers.check_deadlines(state.now())
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
-        if self._stopping or self._settling.is_to_sweep:
-            return 0.0
         state = self._state
+        if self._stopping or self._settling.is_to_sweep or state.schedule.has_changes:
+            return 0.0
         state.due(self._finish_by, now)
         state.due(self._metadata.ask_at(), now)
         state.due(state.identity.ask_at, now)
+        state.due(state.schedule.next_moment(now), now)
         moment = state.wakes_at = min(state.next_due, self.brokers.next_moment(now))
+        self.queues.sleeps_until(moment)
         patience = None if moment == float("inf") else max(0.0, moment - state.now())
         if timeout is None:
             return patience
@@ -434,7 +437,7 @@ class Sender:
     ) -> bool:
         """From now on send everything in transactions: the caller's under the id of `steps`, the rest in these lanes.
         Return False, and change nothing, while an earlier batch is in flight."""
-        if self._requests.aside or any(queue.flight for queue in self.queues.everything()):
+        if self._state.schedule.elsewhere or any(queue.flight for queue in self.queues.everything()):
             return False
         self._enlisting.write_in_lanes(steps, lanes, is_committed)
         self._identity.answered(who)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.produce.lanes import Acknowledged
@@ -21,11 +21,6 @@ from fencepost.core.producers.pid import NAME_TAKEN, PidState
 from fencepost.errors import ErrorCode, Expired, Fenced, FencepostError, Persisted, SendFailed
 
 log = logging.getLogger("fencepost.producer")
-
-LOOK_BACK_SHARE: Final = 0.25
-LONGEST_LOOK_BACK: Final = 5.0
-"""The last part of `delivery_timeout`, and its maximum in seconds, in which a batch in doubt is looked for in the log.
-`delivery_timeout` itself is a promise: a batch whose outcome is unknown by then fails with persisted="unknown"."""
 
 
 class Settling:
@@ -146,35 +141,19 @@ class Settling:
                 self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
                 self.note_early_failures()
 
-    def expire_queued(self, queue: PartitionQueue, now: float) -> bool:
-        """Fail the batches that have waited too long to be sent. Return False if the queue is empty then."""
-        while (batch := queue.first_to_expire()) is not None:
-            if now < batch.deadline:
-                self._state.due(batch.deadline, now)
-                return True
-            if self._queues.withdraw(queue, batch):
-                self.fail(batch, self._batch_expired("not sent", batch, "no"))
-        return False
-
-    def expire_sent(self, queue: PartitionQueue, flight: Flight[ProducerBatch], now: float) -> None:
-        """Fail the sent batches whose time is over, answered or not. Shortly before that, have the log read for those
-        in doubt."""
-        for sent in list(flight):
-            deadline = sent.batch.deadline
-            if now >= deadline:
+    def expire(self, queue: PartitionQueue, now: float) -> None:
+        """Fail the batches of a queue whose time is over, sent or not, answered or not."""
+        flight = queue.flight
+        for sent in list(flight) if flight is not None else ():
+            if sent.batch.deadline <= now:
                 if sent.in_flight:
                     self._metadata.distrust()  # the leader does not answer: perhaps another broker leads by now
+                assert flight is not None
                 persisted = flight.give_up(sent)
                 self.fail(sent.batch, self._batch_expired("not acknowledged", sent.batch, persisted))
-                continue
-            self._state.due(deadline, now)
-            if sent.in_doubt and self._state.transaction is None:  # in a transaction it fails with the transaction
-                look_at = deadline - min(self._options.delivery_timeout * LOOK_BACK_SHARE, LONGEST_LOOK_BACK)
-                if now >= look_at:
-                    flight.wants_look_back(sent)
-                self._state.due(look_at, now)
-            if not queue.topic.roaming:
-                return  # later batches have later deadlines
+        while (batch := queue.first_to_expire()) is not None and batch.deadline <= now:
+            if self._queues.withdraw(queue, batch):
+                self.fail(batch, self._batch_expired("not sent", batch, "no"))
 
     def expire_uncommitted(self, now: float) -> None:
         """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""
@@ -351,7 +330,7 @@ class Settling:
                 for batch in flight.start_over(before.get(queue, [])):
                     if batch.encoded is not None:  # a copy: a socket may still be sending the old bytes
                         batch.encoded = memoryview(bytearray(batch.encoded))
-                self._queues.wake_up(queue)
+                self._state.schedule.changed(queue)
 
 
 def _same_failure(cause: FencepostError, persisted: Persisted, **where: Any) -> SendFailed:

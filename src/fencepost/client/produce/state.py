@@ -54,6 +54,7 @@ class SendState:
     ) -> None:
         self.options = options
         self.queues = queues
+        self.schedule = queues.schedule
         self.metadata = metadata
         self.brokers = brokers
         self.errands = errands
@@ -63,8 +64,6 @@ class SendState:
         """The first moment at which a part has something to do; reset in every turn."""
         self.wakes_at = float("-inf")
         """When the send thread's sleep ends by itself."""
-        self.is_plain = True
-        """No queue is odd, as far as is known: nothing has to be sent again or looked up in the log (`crowd.py`)."""
 
         self.lines = RareLines()
         self.identity = ProducerIdentity(named=steps is not None)

@@ -203,11 +203,6 @@ class Flight(Generic[BatchT]):
         return not self._sent and not self._hole
 
     @property
-    def only_waits(self) -> bool:
-        """Return whether all unsettled batches are in flight, at least one, and none has failed."""
-        return 0 < self._in_flight == len(self._sent) and not self._hole
-
-    @property
     def not_before(self) -> float:
         """Return the end of the backoff."""
         return self._not_before

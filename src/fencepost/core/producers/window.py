@@ -36,7 +36,7 @@ BUSY: Final = 4 * LITTLE
 """Bytes in unanswered requests from which on a small request takes the side connection."""
 
 MOST_BATCHES: Final = 2000
-"""Batches in unanswered requests from which on small ones wait, and grow."""
+"""Small batches in unanswered requests from which on others wait, and grow."""
 
 PER_REQUEST: Final = 1000
 """Batches in one request, so that the broker handles one while the next is put together."""
@@ -67,7 +67,7 @@ class Window:
         self.under_way = 0
         """Bytes in unanswered requests."""
         self.batches = 0
-        """Batches in unanswered requests."""
+        """Small batches in unanswered requests."""
         self.last_answer: float | None = None
         """Seconds that the latest answer took."""
         self._round_trip: float | None = None
@@ -82,33 +82,21 @@ class Window:
         batches so large that this is the limit, throughput matters more than delay."""
         return max(BATCHES * batch_size, int(self._rate * (STANDING + _ROUND_TRIPS * (self._round_trip or 0.0))))
 
-    def admits(self, boarded: int, batch_size: int, *, little: bool) -> bool:
-        """Return whether another batch may join a request of `boarded` bytes. `little`: its partition has nothing in
-        flight and not much to send; the window is twice as large for such partitions."""
+    def admits(self, waiting: int, batch_size: int, *, small: bool, batches: int = 0) -> bool:
+        """Return whether another batch may join a request of `waiting` bytes and so many small `batches`. `small`: it
+        is a small one; the window is twice as large for those, and their number is limited."""
+        if small and self.batches + batches >= MOST_BATCHES:
+            return False
         limit = self.size(batch_size)
-        if self.under_way + boarded < limit:
+        if self.under_way + waiting < limit:
             return True
         self._held_back = True
-        return little and self.under_way + boarded < 2 * limit
+        return small and self.under_way + waiting < 2 * limit
 
-    def room(self, batch_size: int) -> int:
-        """Return how many bytes of any batches may still be sent."""
-        return max(0, self.size(batch_size) - self.under_way)
-
-    def hold_back(self) -> None:
-        """Note that something waits because the window is full."""
-        self._held_back = True
-
-    def room_for_small(self, batch_size: int) -> tuple[int, int]:
-        """Return how many small batches may join the others, and how many bytes they may have together."""
-        size = 2 * self.size(batch_size) - self.under_way
-        batches = max(0, MOST_BATCHES - self.batches)
-        return (batches, size) if size > 0 else (0, 0)
-
-    def goes_aside(self, side: Window, boarded: int, *, busy: int = BUSY) -> bool:
-        """Return whether a small batch should join a request of `boarded` bytes on the side connection: this one has so
+    def goes_aside(self, side: Window, waiting: int, *, busy: int = BUSY) -> bool:
+        """Return whether a small batch should join a request of `waiting` bytes on the side connection: this one has so
         much in flight that it would have to wait, and the side connection has little."""
-        return self.under_way >= busy and side.under_way + boarded < BUSY
+        return self.under_way >= busy and side.under_way + waiting < BUSY
 
     def went_round(self, seconds: float) -> None:
         """Note the time of a small request that was alone in flight."""

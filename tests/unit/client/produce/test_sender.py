@@ -276,6 +276,23 @@ def test_a_record_whose_answer_does_not_come_fails_when_its_time_is_over(fate: F
     assert len(set(values(on))) == len(values(on))
 
 
+def test_a_batch_that_could_not_be_answered_in_time_is_not_sent() -> None:
+    """PROD-8: it would go when the ones before it are given up, a moment before its own time is over."""
+    on = cluster(t=1)
+    producer = proven(on, delivery_timeout=2.0, request_timeout=30.0)
+    on.deal(Fate.IGNORE, Api.PRODUCE)
+    sent = []
+    for number in range(5):  # as many as may be in flight
+        sent.append(producer.send_alone("t", b"%d" % number, partition=0))
+        producer.clock.advance(0.005)
+    left = producer.send_alone("t", b"left", partition=0)
+    on.seen.clear()
+    producer.settle()
+    assert [expired(ticket) for ticket in sent] == ["unknown"] * 5
+    assert expired(left) == "no"
+    assert on.requests(Api.PRODUCE) == []
+
+
 def test_a_batch_that_is_about_to_expire_is_not_sent() -> None:
     """PROD-8: the oldest batch of a leader that hangs is given up. The next ones expire some milliseconds later: they
     stay here, and are truthfully not persisted."""

@@ -50,22 +50,22 @@ def batches(lane: Flight[str]) -> list[str]:
     return [sent.batch for sent in lane]
 
 
-def test_a_flight_only_waits_while_all_is_in_flight_and_rests_when_all_is_settled() -> None:
+def test_a_flight_rests_when_all_is_settled_and_the_numbering_has_no_hole() -> None:
     lane = proven()
-    assert (lane.is_at_rest, lane.only_waits) == (True, False)
+    assert lane.is_at_rest
     first, second = lane.send("M1", 1), lane.send("M2", 1)
-    assert (lane.is_at_rest, lane.only_waits) == (False, True)
+    assert not lane.is_at_rest
     lane.lost(first, 0.0, BACKOFF)
-    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    assert not lane.is_at_rest
     lane.lost(second, 0.0, BACKOFF)
-    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    assert not lane.is_at_rest
     lane.resend()
-    assert (lane.is_at_rest, lane.only_waits) == (False, False)
+    assert not lane.is_at_rest
     lane.acknowledged(first, Offset(1), 0.0)
     assert lane.resend() is second
-    assert (lane.is_at_rest, lane.only_waits) == (False, True)
+    assert not lane.is_at_rest
     lane.give_up(second)
-    assert (lane.is_at_rest, lane.only_waits) == (False, False), "the hole is still to be closed"
+    assert not lane.is_at_rest, "the hole is still to be closed"
     lane.renumber(NEXT)
     assert lane.is_at_rest
 

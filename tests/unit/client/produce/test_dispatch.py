@@ -1,15 +1,15 @@
-"""A crowd of partitions with little to send each (PROD-6, PROD-11): the send thread, stepped."""
+"""Many partitions with little to send each (PROD-6, PROD-11): the send thread, stepped."""
 
 from __future__ import annotations
 
 import pytest
 
 from fencepost.client.cluster.connection import BrokerConnection
-from fencepost.client.produce import crowd as crowd_module
-from fencepost.client.produce.crowd import FEW, LONGEST_GATHER
+from fencepost.client.produce import dispatch
 from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.core.producers import window
 from fencepost.core.producers.inflight import Sent
+from fencepost.core.producers.schedule import FEW, LONG_GATHER
 from fencepost.errors import Expired
 from tests.support.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
@@ -59,7 +59,7 @@ def test_in_a_crowd_a_batch_grows_until_the_one_before_it_is_answered() -> None:
     producer.run_for(LINGER + 0.01)  # its linger is over, the answer to the second is not there
     to_each(producer, b"fourth")
     assert sizes(on) == [PARTITIONS]
-    producer.run_for(LONGEST_GATHER)
+    producer.run_for(LONG_GATHER)
     assert sizes(on) == [PARTITIONS, PARTITIONS]
     producer.settle()
     assert on.values("many", 7) == [b"first", b"second", b"third", b"fourth"]
@@ -71,7 +71,7 @@ def test_in_a_crowd_a_batch_does_not_wait_for_an_answer_that_takes_long() -> Non
     to_each(producer, b"second")
     producer.run_for(LINGER + 0.001)
     to_each(producer, b"third")
-    producer.run_for(LINGER + LONGEST_GATHER + 0.01)
+    producer.run_for(LINGER + LONG_GATHER + 0.01)
     assert sizes(on) == [PARTITIONS, PARTITIONS]
 
 
@@ -306,7 +306,7 @@ def test_the_limit_on_small_batches_holds_in_a_line_with_large_ones(monkeypatch:
     producer.run_for(LINGER + 0.001)
     assert sum(sizes(on)) == 50 + 50
     to_each(producer, b"more")
-    producer.run_for(LINGER + LONGEST_GATHER + 0.001)
+    producer.run_for(LINGER + LONG_GATHER + 0.001)
     assert sum(sizes(on)) == 100
     on.latency = 0.01
     producer.settle()
@@ -361,7 +361,7 @@ def test_the_window_does_not_count_as_full_because_of_the_number_of_requests(mon
     on.latency = 10.0
     to_each(producer, b"second")
     producer.run_for(LINGER + 0.001)
-    monkeypatch.setattr(crowd_module, "REQUESTS_IN_FLIGHT", 1)
+    monkeypatch.setattr(dispatch, "REQUESTS_IN_FLIGHT", 1)
     for _ in range(2):
         producer.send("other", b"x" * 20_000, partition=0)
     producer.sender.run_once(0.0)
@@ -371,7 +371,7 @@ def test_the_window_does_not_count_as_full_because_of_the_number_of_requests(mon
 def test_others_do_not_wait_because_large_batches_take_long_to_compress(monkeypatch: pytest.MonkeyPatch) -> None:
     """PROD-6: the crowd rests after a long turn, but not for the time that went into compression."""
     on, producer = crowd(batch_size=32 << 10)
-    requests = producer.sender.collation._requests
+    requests = producer.sender.dispatch._requests
     encoded = requests.encoded
 
     def slowly(sent: Sent[ProducerBatch]) -> memoryview:

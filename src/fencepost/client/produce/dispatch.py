@@ -1,0 +1,374 @@
+"""Dispatch: in every turn, carry out what the schedule decides (`core/producers/schedule.py`).
+
+The schedule says for each partition that an event or a due time has brought up what is to be done: fail what has
+expired, read the log, renumber, or stand in the leader's line. Then each line moves as far as its leader's window
+admits: one batch of each partition into one request (PROD-9), request after request. Small batches go first and apart,
+so that large ones do not delay them, and over a side connection beside a flood.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from fencepost.client.cluster.connection import BrokerConnection
+from fencepost.client.cluster.metadata import NO_LEADER
+from fencepost.client.produce.enlisting import Enlisting
+from fencepost.client.produce.lanes import WriteLane, WriteLanes
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
+from fencepost.client.produce.requests import REQUESTS_IN_FLIGHT, ProduceRequest, ProduceRequests, Requests
+from fencepost.client.produce.settling import Settling
+from fencepost.client.produce.state import SendState
+from fencepost.core.producers import schedule as rules
+from fencepost.core.producers.inflight import Flight, Sent
+from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.schedule import READY, Action, Decision, Line
+from fencepost.core.producers.window import BUSY, PER_REQUEST
+from fencepost.errors import SendFailed
+from fencepost.kernel import read_header, stamp_producer
+
+if TYPE_CHECKING:  # few producers save ids
+    from fencepost.client.produce.resume import Resumption
+
+_LATE: Final = "no answer came, and the server may still append it: a retry could duplicate it"
+
+
+class Dispatch:
+    def __init__(
+        self,
+        state: SendState,
+        settling: Settling,
+        enlisting: Enlisting,
+        requests: ProduceRequests,
+        resumption: Resumption | None,
+    ) -> None:
+        self._state = state
+        self._options = state.options
+        self._queues = state.queues
+        self._schedule = state.schedule
+        self._metadata = state.metadata
+        self._settling = settling
+        self._enlisting = enlisting
+        self._requests = requests
+        self._resumption = resumption
+        self.may_go_aside = self._options.idempotent and self._options.acks != "none"
+        self.busy = BUSY
+        """From so many bytes in flight on, small batches go over the side connection."""
+        self.is_crowded = False
+        """So many partitions have small batches that they are the flood themselves, and share large requests."""
+        self._turn = 0
+
+    def dispatch(self, now: float) -> None:
+        """Send what is to be sent now."""
+        schedule = self._schedule
+        self._turn += 1
+        schedule.looks_back = self._state.transaction is None
+        schedule.hurry(self._queues.in_a_hurry)
+        looks_at = now + self._options.linger if self._options.linger and schedule.are_many else float("inf")
+        self._state.due(looks_at, now)
+        self._queues.tell_schedule(looks_at)
+        while changed := schedule.take_changed(now):
+            for queue in changed:
+                self._look_at(queue, now)
+            if not schedule.has_changes:
+                break
+        self.is_crowded = False
+        is_resting, sent, took = schedule.is_resting(now), 0, 0.0
+        for line in schedule.lines():
+            count, seconds = self._send_to_leader(line, now, is_resting=is_resting)
+            sent += count
+            took += seconds
+        if sent:
+            schedule.rest(sent, took, self._state.now())
+        if self._state.transaction is not None:
+            self._enlisting.enlist(self._state.transaction)
+        if self._resumption is not None and self._resumption.is_on:
+            self._resumption.go_on(now)
+
+    # --- one partition ---
+
+    def _look_at(self, queue: PartitionQueue, now: float) -> None:
+        """Do what is to be done for a partition without a Produce request, and put it where it belongs."""
+        schedule = self._schedule
+        if self._state.lanes is not None and queue.index != UNDESIGNATED:
+            self._choose_flight(queue, self._state.lanes)
+        while True:
+            decision = schedule.decide(queue, now)
+            action = decision.action
+            if action is Action.EXPIRE:
+                self._settling.expire(queue, now)
+            elif action is Action.LOOK_BACK or action is Action.BUMP:
+                schedule.place(queue, Decision(Action.WAIT, decision.again_at), NO_LEADER, now)
+                if not self._go_on_in_doubt(queue, action, now):
+                    return
+            else:
+                break
+        if action is Action.NOTHING:
+            self._queues.rest(queue)
+        elif queue.index == UNDESIGNATED:
+            schedule.place(queue, Decision(Action.WAIT, decision.again_at), NO_LEADER, now)
+            if action is Action.SEND:
+                self._designate(queue, now)
+        else:
+            leader = self._metadata.leader(queue.topic.name, queue.index) if action in READY else NO_LEADER
+            schedule.place(queue, decision, leader, now)
+
+    def _go_on_in_doubt(self, queue: PartitionQueue, action: Action, now: float) -> bool:
+        """Read the log, or renumber under the next epoch. Return False if the partition has to wait for that."""
+        flight = queue.flight
+        assert flight is not None
+        lane = self._state.lane(queue)
+        if lane is not None:
+            return self._go_on_in_lane(queue, flight, lane, action)
+        if action is Action.LOOK_BACK:
+            if not self._requests.look_back(queue, flight):
+                self._schedule.stuck(queue)
+            return False
+        if self._state.transaction is not None:
+            self._settling.fail_partition(queue, flight)
+            return False
+        for late in flight.take_late():
+            self._settling.fail(late.batch, SendFailed(_LATE, persisted=late.persisted, **late.batch.where))
+        assert flight.identity is not None
+        successor = self._state.next_identity(flight.identity)
+        if successor is None:
+            self._schedule.stuck(queue)
+            return False
+        self._state.lines.info(
+            now, "%s continues with pid %d under epoch %d", queue.name, successor.pid, successor.epoch
+        )
+        self._renumber(flight, successor, transactional=False)
+        return True
+
+    def _go_on_in_lane(
+        self, queue: PartitionQueue, flight: Flight[ProducerBatch], lane: WriteLane, action: Action
+    ) -> bool:
+        """Start a lane over. An owner does not read the log: it aborts what is not committed and sends it again under
+        the next epoch."""
+        assert flight.identity is not None
+        successor = lane.successor(flight.identity)
+        if successor is None or action is Action.LOOK_BACK:
+            if lane.is_ready:
+                lane.fail(SendFailed(f"{queue.name}: the sequence has a gap", persisted="no"))
+            self._schedule.stuck(queue)
+            return False
+        self._renumber(flight, successor, transactional=True)
+        return True
+
+    def _renumber(self, flight: Flight[ProducerBatch], successor: Identity, *, transactional: bool) -> None:
+        flight.renumber(successor)
+        for sent in flight:
+            if sent.batch.encoded is not None:
+                header = read_header(sent.batch.encoded)
+                stamp_producer(sent.batch.encoded, header, *sent.stamp, transactional=transactional)
+
+    def _choose_flight(self, queue: PartitionQueue, lanes: WriteLanes) -> None:
+        """Choose the flight of an owner's partition: its lane and the caller's transactions number batches
+        separately."""
+        in_callers = self._state.transaction is not None
+        lane = lanes.of(queue, self._metadata.leader(queue.topic.name, queue.index))
+        lanes.change_flight(queue, in_callers=in_callers)
+        flight, who = queue.flight, self._state.ready_identity if in_callers else lane.identity
+        if flight is not None and not len(flight) and who is not None and flight.identity not in (None, who):
+            flight.begin(who)
+
+    # --- records without a partition ---
+
+    def _designate(self, queue: PartitionQueue, now: float) -> None:
+        """Give whole batches of the undesignated queue to partitions that could send them now."""
+        topic = queue.topic
+        led = [partition for partition in self._metadata.led(topic.name) if topic.may_choose(partition)]
+        start = self._turn % len(led) if led else 0
+        for partition in led[start:] + led[:start]:
+            if self._schedule.decide(queue, now).action is not Action.SEND:
+                self._schedule.changed(queue)  # when it is due
+                return
+            if not self._could_send(queue, partition, now):
+                continue
+            batch = self._queues.drain(queue, also_open=True)
+            if batch is None:
+                return
+            batch.roams = True
+            self._state.is_repeatable = False
+            topic.roaming += 1
+            self._schedule.changed(self._queues.designate(batch, partition))
+        self._schedule.stuck(queue)  # no partition can, or each has got a batch
+
+    def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
+        """Give the open batch of an undesignated queue to a partition, and return that one's queue; None if no
+        partition could send it now."""
+        if self._schedule.decide(queue, now).action is not Action.SEND:
+            return None  # the send thread fails it, and runs its callbacks
+        self._turn += 1
+        batch = queue.open
+        self._designate(queue, now)
+        return batch.queue if batch is not None and batch.queue is not queue else None
+
+    def _could_send(self, queue: PartitionQueue, partition: int, now: float) -> bool:
+        if self._state.brokers.of_node(self._metadata.leader(queue.topic.name, partition)) is None:
+            return False
+        target = queue.topic.partitions.get(partition)
+        return target is None or self._schedule.takes_more(target, now)
+
+    # --- one leader ---
+
+    def _send_to_leader(self, line: Line[PartitionQueue], now: float, *, is_resting: bool) -> tuple[int, float]:
+        """Send what the leader's window admits. Return the number of batches, and the seconds that many small ones
+        took."""
+        if line.leader == NO_LEADER:
+            for queue in line.queues():
+                if self._metadata.leader(queue.topic.name, queue.index) != NO_LEADER:
+                    self._schedule.changed(queue)
+                else:
+                    self._metadata.want(queue.topic.name, now)
+                    self._metadata.distrust()
+            return 0, 0.0
+        connection = self._state.brokers.of_node(line.leader)
+        if connection is None:
+            return 0, 0.0
+        if now < connection.throttled_until:
+            self._state.due(connection.throttled_until, now)
+            return 0, 0.0
+        requests: Requests = {}
+        is_crowded = line.small_count > rules.FEW
+        self.is_crowded |= is_crowded
+        everybody = line.begin_turn(now)
+        began, sent, took = self._state.now(), 0, 0.0
+        if line.small_count and not everybody and not is_resting:
+            while self._has_room(connection, requests, small=True) or self._beside(connection, now, requests):
+                queue = line.next_small()
+                if queue is None:
+                    break
+                sent += self._add(queue, line.leader, connection, requests, now, is_small=True)
+            if line.large_count:
+                self._send(requests)
+            took = self._state.now() - began if is_crowded else 0.0
+        while len(line) and self._has_room(connection, requests, small=False):
+            small_too = not is_resting and self._has_room(connection, requests, small=True)
+            queue = line.next_in_order(now, small_too=small_too, everybody=everybody)
+            if queue is None:
+                break
+            sent += self._add(queue, line.leader, connection, requests, now, is_small=False)
+        self._send(requests)
+        return sent, took
+
+    def _has_room(self, connection: BrokerConnection, requests: Requests, *, small: bool) -> bool:
+        size = small_count = 0
+        has_request = False
+        for request in requests.values():  # usually one; an owner has one per transactional id
+            if request.connection is connection:
+                size += request.size
+                small_count += request.small_count
+                has_request = True
+        if not has_request and connection.in_flight >= REQUESTS_IN_FLIGHT:
+            return False
+        return connection.window.admits(size, self._options.batch_size, small=small, batches=small_count)
+
+    def _add(
+        self,
+        queue: PartitionQueue,
+        leader: int,
+        connection: BrokerConnection,
+        requests: Requests,
+        now: float,
+        *,
+        is_small: bool,
+    ) -> int:
+        """Put the partition's next batch into a request to its leader. Return 1, or 0 if it has none or has to wait."""
+        schedule, flight = self._schedule, queue.flight
+        action = schedule.decide(queue, now).action
+        if action not in READY or self._metadata.leader(queue.topic.name, queue.index) != leader:
+            schedule.changed(queue)
+            return 0
+        is_new = action is Action.SEND
+        if self._state.steps is not None and not self._enlisting.may_write(queue, is_new, now):
+            schedule.stuck(queue)
+            return 0
+        if flight is None:
+            flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._state.max_in_flight)
+        if is_small and is_new and not flight.in_flight and (side := self._beside(connection, now, requests)):
+            connection = side
+        by = connection, self._state.transactional_id(queue)
+        request = requests.get(by)
+        if request is not None and queue in request.partitions:
+            self._requests.send(requests.pop(by))  # a request has one batch of each partition, and so has its answer
+            request = None
+        if request is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
+            schedule.stuck(queue)
+            return 0
+        if not is_new:
+            sent = flight.resend()
+        elif (new := self._take_new(queue, flight)) is not None:
+            sent = new
+        else:
+            schedule.stuck(queue)
+            return 0
+        if connection.is_side:
+            schedule.elsewhere[queue] = connection
+        self._join(by, requests, queue, sent)
+        schedule.was_sent(queue)
+        if queue:
+            self._look_at(queue, now)
+        else:
+            schedule.place(queue, Decision(Action.WAIT, sent.batch.deadline), NO_LEADER, now)
+        return 1
+
+    def _take_new(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> Sent[ProducerBatch] | None:
+        if self._options.idempotent and flight.identity is None:
+            lane = self._state.lane(queue)
+            who = self._state.ready_identity if lane is None else lane.identity
+            if who is None:
+                return None
+            flight.limit = self._state.max_in_flight
+            flight.begin(who)
+        # Behind a record that differs from the log nothing is sent, also not in this turn.
+        while not self._settling.is_to_sweep and (batch := self._queues.drain(queue, also_open=True)) is not None:
+            rest: ProducerBatch | None = batch
+            if self._resumption is not None and self._resumption.is_on:
+                rest = self._resumption.without_known(flight, batch)
+            if rest is not None:
+                return flight.send(rest, rest.count)
+        return None
+
+    def _join(
+        self,
+        by: tuple[BrokerConnection, str | None],
+        requests: Requests,
+        queue: PartitionQueue,
+        sent: Sent[ProducerBatch],
+    ) -> None:
+        """Add a batch to the request; if that is full, send it and begin another one."""
+        size = len(self._requests.encoded(sent))
+        request = requests.get(by)
+        if request is not None and (
+            len(request.batches) >= PER_REQUEST or request.size + size > self._largest_request(by[0])
+        ):
+            self._requests.send(request)
+            request = None
+        if request is None:
+            request = requests[by] = ProduceRequest(*by)
+        request.add(queue, sent, size)
+
+    def _largest_request(self, connection: BrokerConnection) -> int:
+        """Return half of the window, so that the broker always has the next request at hand."""
+        return min(self._options.max_request_size, connection.window.size(self._options.batch_size) // 2)
+
+    def _send(self, requests: Requests) -> None:
+        for request in requests.values():
+            self._requests.send(request)
+        requests.clear()
+
+    def _beside(self, connection: BrokerConnection, now: float, requests: Requests) -> BrokerConnection | None:
+        """Return the side connection, if a small batch should go there: the other one is busy."""
+        state = self._state
+        if (
+            connection.window.under_way < self.busy
+            or self.is_crowded
+            or not self.may_go_aside
+            or state.is_transactional
+        ):
+            return None
+        side = state.brokers.beside(connection)
+        if side is None or now < side.throttled_until or side.in_flight >= REQUESTS_IN_FLIGHT:
+            return None
+        waiting = requests[side, None].size if (side, None) in requests else 0
+        return side if connection.window.goes_aside(side.window, waiting, busy=self.busy) else None
