@@ -16,9 +16,9 @@ from tests.support.http import ANY
 os.environ.setdefault("NODE_OPTIONS", "--no-deprecation")  # the driver's own warnings are not ours
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The browser of a file, and no longer: playwright keeps a loop running in this thread, with
+    """The browser of this folder, and no longer: playwright keeps a loop running in this thread, with
     which `asyncio.run` of other tests would fail."""
     executable = find_chromium()
     if executable is None:

@@ -53,6 +53,7 @@ def led_by(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {each.leader: each.partition for each in cluster.partitions(topic)}
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_a_flooded_partition_of_a_stopped_node_does_not_block_its_topic(cluster: KafkaCluster) -> None:
@@ -89,7 +90,7 @@ class Stoppable(NamedTuple):
     stopped: Callable[[], AbstractContextManager[None]]
 
 
-@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.long])])
 def stoppable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stoppable]:
     """A partition whose leader can be stopped."""
     topic = f"promised-{request.param}"
@@ -159,6 +160,7 @@ def test_a_claim_does_not_wait_for_a_node_that_hangs(cluster: KafkaCluster) -> N
             claim.check()
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_a_table_says_which_rows_are_in_the_log_when_one_leader_is_stopped(cluster: KafkaCluster) -> None:
@@ -271,6 +273,7 @@ class Names:
                 successor.judge()
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
 def test_a_node_that_wakes_up_fences_only_those_whose_name_was_taken(cluster: KafkaCluster) -> None:

@@ -2,7 +2,8 @@
 
 A worker takes the next file when it is nearly through with its own. The long ones come first, so that none is left for
 the end, when the other workers have nothing to do. The files of Spark are two shares, each with one session for all of
-its tests: every further session would cost a JVM and the time until it is warm.
+its tests: every further session would cost a JVM and the time until it is warm. The files of the console are one share,
+with one browser.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST: Final = (
     "tests/spark/",
+    "tests/browser/",
     "tests/fault/test_use_cases.py",
     "tests/integration/test_demo.py",
     "tests/integration/test_packaging.py",
@@ -42,7 +44,6 @@ LONGEST_FIRST: Final = (
     "tests/fault/test_transactions_steps.py",
     "tests/fault/test_shared_topic.py",
     "tests/fault/test_lost_broker.py",
-    "tests/browser/",
     "tests/integration/test_unclosed.py",
     "tests/fault/test_maintenance_faults.py",
     "tests/hostile/test_answers.py",
@@ -51,6 +52,7 @@ LONGEST_FIRST: Final = (
 )
 """Files (or folders) of more than half a minute when they were written down. `make test` prints the present ones."""
 
+_BROWSER: Final = "tests/browser/"
 _SPARK: Final = "tests/spark/test_"
 _SHOWN: Final = 25
 _CPU_PROPERTY: Final = "cpu"
@@ -69,10 +71,12 @@ def arrange(items: list[pytest.Item]) -> None:
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """A file is one worker's, and the files of Spark are two workers'."""
+    """A file is one worker's, the files of the console are one worker's, and the files of Spark are two workers'."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file.startswith(_BROWSER):
+            return _BROWSER
         if not file.startswith(_SPARK):
             return file
         first_half = file.removeprefix(_SPARK) < "s"

@@ -91,6 +91,7 @@ def session(folder: Path, floors: dict[str, int], *options: str, tests: str = TE
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.every_run("xdist")
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one-process", "xdist"])
 def test_tests_are_counted_in_each_of_their_kinds_and_skipped_ones_apart(tmp_path: Path, options: list[str]) -> None:
     _, said = session(tmp_path, {}, *options)
@@ -108,6 +109,7 @@ def test_fine(number):
 """
 
 
+@pytest.mark.every_run("one-process")
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one-process", "xdist"])
 def test_a_session_below_a_floor_fails_though_every_test_passed(tmp_path: Path, options: list[str]) -> None:
     code, said = session(tmp_path, {"unit": 5, "kafka": 1}, *options, tests=ONLY_GOOD)
