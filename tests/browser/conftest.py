@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 
 import pytest
 from playwright.sync_api import Browser
@@ -16,16 +17,30 @@ from tests.support.http import ANY
 os.environ.setdefault("NODE_OPTIONS", "--no-deprecation")  # the driver's own warnings are not ours
 
 
-@pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    """The browser of this folder, and no longer: playwright keeps a loop running in this thread, with
+_opened: list[tuple[Browser, ExitStack]] = []
+
+
+@pytest.fixture
+def browser() -> Browser:
+    """The browser of all files of this folder that a process runs one after the other."""
+    if not _opened:
+        executable = find_chromium()
+        if executable is None:
+            without_tool(MISSING)
+            raise AssertionError
+        with ExitStack() as stack:
+            _opened.append((stack.enter_context(open_browser(executable)), stack.pop_all()))
+    return _opened[0][0]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    """Close the browser behind the last test of this folder: playwright keeps a loop running in this thread, with
     which `asyncio.run` of other tests would fail."""
-    executable = find_chromium()
-    if executable is None:
-        without_tool(MISSING)
-        raise AssertionError
-    with open_browser(executable) as opened:
-        yield opened
+    yield
+    if _opened and (nextitem is None or nextitem.path.parent != item.path.parent):
+        _, stack = _opened.pop()
+        stack.close()
 
 
 @pytest.fixture(scope="session")
