@@ -231,8 +231,7 @@ class Processor(OnePerProcess, Closing):
                 raise ConfigError("a Processor shares topics with its group: give topics, not partitions")
             self._member = self._reader._member
             self._member.on_change = self._look
-            self._producer = Producer(self._settings, **self._with)
-            self._producer.init_transactions()
+            self._its_producer()
         except BaseException:
             self.close()
             raise
@@ -293,6 +292,7 @@ class Processor(OnePerProcess, Closing):
         if self._is_ending:
             return None
         self._attend(timeout)
+        self._make_ready()
         if not self._gather(timeout):
             return None
         batch = self._cut()
@@ -321,6 +321,15 @@ class Processor(OnePerProcess, Closing):
             self._something.clear()
             if left > timeout:
                 raise TimedOut("a pause before the next attempt")
+
+    def _make_ready(self) -> None:
+        """See to it that there is a producer, before a batch is handed out: its block should not wait for a server."""
+        try:
+            self._its_producer()
+        except FencepostError as error:
+            if not (_is_passing(error) and self._wait_for_server("the producer is not ready", error)):
+                raise
+            raise TimedOut("waiting for the server") from error
 
     def _gather(self, timeout: float) -> bool:
         """Fetch until there is enough for a batch, or nothing more at hand. Return False at the end."""
@@ -409,6 +418,13 @@ class Processor(OnePerProcess, Closing):
 
     def _end(self, batch: Batch, error: BaseException | None) -> bool:
         """Commit, or abort and rewind. Return whether the loop goes on, although the block or the commit failed."""
+        self._member.enter()  # what follows is the server's time, not the program's
+        try:
+            return self._end_by(batch, error)
+        finally:
+            self._member.leave_to_program()
+
+    def _end_by(self, batch: Batch, error: BaseException | None) -> bool:
         failure = error
         if error is None:
             try:
@@ -482,8 +498,13 @@ class Processor(OnePerProcess, Closing):
             _close(producer)
             producer = None
         if producer is None:
-            producer = self._producer = Producer(self._settings, **self._with)
-            producer.init_transactions()
+            producer = Producer(self._settings, **self._with)
+            try:
+                producer.init_transactions()
+            except BaseException:
+                _close(producer)
+                raise
+            self._producer = producer
         return producer
 
     # --- failures ---
@@ -512,7 +533,7 @@ class Processor(OnePerProcess, Closing):
                 return False
             is_fenced = self._producer is not None and self._producer._sender.fenced is not None
             if is_fenced or (not in_block and _is_passing(failure)):
-                return self._wait_for_server(batch, failure)
+                return self._wait_for_server(f"{batch!r} was not committed and comes again", failure)
         # Whoever is too slow need not be at the record that took the time: halves find it.
         at = batch._working_on() if in_block and not is_slow else None
         decision = self._retries.failed(batch._extents(), at)
@@ -539,13 +560,13 @@ class Processor(OnePerProcess, Closing):
             return True
         return False
 
-    def _wait_for_server(self, batch: Batch, failure: Exception) -> bool:
+    def _wait_for_server(self, what: str, failure: Exception) -> bool:
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         if now - self._failing_since >= self._patience:
             return False
-        log.warning("%r was not committed and comes again: %s", batch, failure)
+        log.warning("%s: %s", what, failure)
         self._pause(1)
         return True
 
