@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from fencepost.client.admin import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
     from fencepost.client.async_processor import AsyncBatch, AsyncOutput, AsyncProcessor
+    from fencepost.client.batch import Batch, Output
     from fencepost.client.own.claim import Claim
     from fencepost.client.own.hold import Hold, hold
-    from fencepost.client.processor import Batch, Output, Processor
+    from fencepost.client.processor import Processor
     from fencepost.client.produce.ids import ProducerIds
     from fencepost.client.produce.stats import BrokerStats, PartitionStats, ProducerStats
     from fencepost.client.produce.ticket import Delivered, Ticket
@@ -54,7 +55,7 @@ _HOME = {
     "AsyncProcessor": "fencepost.client.async_processor",
     "AsyncProducer": "fencepost.client.aio",
     "AsyncReader": "fencepost.client.aio",
-    "Batch": "fencepost.client.processor",
+    "Batch": "fencepost.client.batch",
     "BrokerStats": "fencepost.client.produce.stats",
     "BufferFull": "fencepost.errors",
     "Claim": "fencepost.client.own.claim",
@@ -66,7 +67,7 @@ _HOME = {
     "FencepostError": "fencepost.errors",
     "Hold": "fencepost.client.own.hold",
     "NotOwned": "fencepost.errors",
-    "Output": "fencepost.client.processor",
+    "Output": "fencepost.client.batch",
     "OwnedResource": "fencepost.core.own.ownership",
     "PartitionStats": "fencepost.client.produce.stats",
     "PartitionsLost": "fencepost.errors",

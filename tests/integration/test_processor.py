@@ -15,6 +15,7 @@ import fencepost
 from fencepost import Admin, AsyncProcessor, Processor, Producer, Reader, ReadRecord, TooSlow
 from fencepost.errors import Closed, ConfigError, FencepostError
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.integration
 
@@ -215,6 +216,23 @@ def test_a_slow_block_raises_that_it_was_too_slow(server: TestedServer, source: 
                     out.send(f"{source}-out", record.value)
                     out.flush()
         assert copy_all(batches, source) == 20
+    assert numbers(server, source) == list(range(20))
+
+
+def test_a_server_that_is_away_during_the_commit_is_not_the_programs_slowness(
+    server: TestedServer, source: str
+) -> None:
+    """The block ends in time, the commit does not; the coordinator has aborted the transaction when it is back."""
+    with Proxy(server.address) as line:
+        back = threading.Timer(2.5, lambda: line.silence(False))
+        with Processor(line.address, source, group=source, stop="latest", processing_timeout=1.0) as batches:
+            for batch in batches:
+                with batch as out:
+                    for record in batch:
+                        out.send(f"{source}-out", record.value)
+                    if not back.is_alive() and not back.finished.is_set():
+                        line.silence()
+                        back.start()
     assert numbers(server, source) == list(range(20))
 
 

@@ -354,6 +354,16 @@ def test_a_static_member_gets_its_partitions_back(server: TestedServer, wide: st
         assert len(workers[0].events) == events
 
 
+def test_a_second_process_with_the_same_name_is_named(server: TestedServer, wide: str) -> None:
+    options: Any = {"group": wide, "member": "worker-1", "group_protocol": "cooperative"}
+    with Reader(server.address, wide, **options) as older:
+        until(lambda: not polled(older) and len(older.assignment) == 4)
+        with Reader(server.address, wide, **options) as newer:
+            until(lambda: not polled(newer) and len(newer.assignment) == 4)
+            with pytest.raises(ServerError, match="member='worker-1': another process uses this name"):
+                until(lambda: bool(polled(older)))
+
+
 def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> None:
     write(server, wide, 40, 4)
     with Reader(server.address, wide, group=f"{wide}-arrow", stop="latest") as reader:

@@ -6,6 +6,7 @@ own → produce → transactions → read → manage → cluster.
 producer.py     `Producer`: choose a partition, enqueue, wait
 reader.py       `Reader`: records of topics or partitions
 processor.py    `Processor`: a reader in a group and its transactional producer, exactly once
+batch.py        `Batch`, the records of one of its transactions, and `Output`, what the block sends
 async_processor.py  `AsyncProcessor`, the same for asyncio
 aio.py          `AsyncProducer` and `AsyncReader`, for programs that live in an event loop
 admin.py        `Admin`: topics, offsets, configs, groups, transactions

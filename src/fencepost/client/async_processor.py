@@ -11,11 +11,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from fencepost.client.aio import _or_undo
+from fencepost.client.batch import Batch, Output
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import all_given, check_known
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.processor import LOOK, Batch, Output, Processor, ProcessorKeywords, from_config
+from fencepost.client.processor import LOOK, Processor, ProcessorKeywords, from_config
 from fencepost.client.produce.ticket import Ticket
 from fencepost.client.reader import Readable, ReadRecord
 from fencepost.client.share.places import Place

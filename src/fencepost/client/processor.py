@@ -28,28 +28,25 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypedDict, Unpack
+from typing import Any, Final, Self, TypedDict, Unpack
 
+from fencepost.client.batch import Batch, Fetched, Output, Piece
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.checks import check_known, check_name, check_seconds, only_known
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.produce.ticket import Ticket
 from fencepost.client.produce.transaction import ProducerTransaction
 from fencepost.client.producer import Producer, ProducerKeywords
-from fencepost.client.read.fetcher import Chunk
 from fencepost.client.reader import Readable, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.share.places import Place
 from fencepost.clock import SystemClock
 from fencepost.core.backoff import backoff
 from fencepost.core.groups.membership import GroupProtocol
-from fencepost.core.retrying import Extent, Retries, Verdict
+from fencepost.core.retrying import Retries, Verdict
 from fencepost.errors import (
     Closed,
     ConfigError,
@@ -61,13 +58,7 @@ from fencepost.errors import (
     TooSlow,
     Unreachable,
 )
-from fencepost.kernel import Headers
-from fencepost.types import Milliseconds, TopicPartition
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from fencepost.client.produce.table import BulkTicket, Rows
+from fencepost.types import TopicPartition
 
 log = logging.getLogger("fencepost.processor")
 
@@ -115,183 +106,6 @@ class ProcessorKeywords(TypedDict, total=False):
     patience: float
     reader: ReaderKeywords | None
     producer: ProducerKeywords | None
-
-
-class _Fetched:
-    """A chunk, decoded at most once in each form, from which batches are cut."""
-
-    def __init__(self, reader: Reader, chunk: Chunk) -> None:
-        self._reader = reader
-        self.chunk = chunk
-        self.start: int = chunk.start
-        self.stop: int = chunk.next if chunk.stop is None else min(chunk.next, chunk.stop)
-        self._records: list[ReadRecord] | None = None
-        self._table: pa.RecordBatch | None = None
-
-    def records(self, start: int, stop: int) -> list[ReadRecord]:
-        if self._records is None:
-            self._records = self._reader._decode(self.chunk)
-        rows = self._records
-        first = bisect_left(rows, start, key=lambda record: record.offset)
-        return rows[first : bisect_left(rows, stop, key=lambda record: record.offset)]
-
-    def table(self, start: int, stop: int) -> pa.RecordBatch | None:
-        if self._table is None:
-            self._table = self._reader._table(self.chunk)
-        if self._table is None:
-            return None
-        offsets = self._table.column("offset")
-        first = bisect_left(offsets, start, key=lambda offset: offset.as_py())
-        return self._table.slice(first, bisect_left(offsets, stop, key=lambda offset: offset.as_py()) - first)
-
-
-class _Piece:
-    """What a batch has of one chunk."""
-
-    __slots__ = ("fetched", "partition", "start", "stop")
-
-    def __init__(self, fetched: _Fetched, start: int, stop: int) -> None:
-        self.fetched = fetched
-        self.partition = fetched.chunk.partition
-        self.start, self.stop = start, stop
-
-    def records(self) -> list[ReadRecord]:
-        return self.fetched.records(self.start, self.stop)
-
-
-class Output:
-    """Sends records in a batch's transaction, while the batch's block runs. Several threads may use it."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer: Producer | None = producer
-        self.send = producer.send  # type: ignore[method-assign]  # the native call itself, without a Python frame
-
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: Any = None,
-        headers: Headers | None = None,
-        partition: int | None = None,
-        timestamp: Milliseconds | None = None,
-    ) -> Ticket:
-        """Send a record as `Producer.send`: it becomes visible if, and only if, the batch is committed."""
-        return self._its.send(topic, value, key=key, headers=headers, partition=partition, timestamp=timestamp)
-
-    def send_arrow(self, topic: str, table: Rows) -> BulkTicket:
-        """Send one record per row as `Producer.send_arrow`."""
-        return self._its.send_arrow(topic, table)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Wait until the server has what was sent so far. The commit does so too."""
-        self._its.flush(timeout)
-
-    @property
-    def _its(self) -> Producer:
-        if self._producer is None:
-            raise Closed("the batch has ended: send inside its `with batch as out:` block")
-        return self._producer
-
-    def _close(self) -> None:
-        self._producer = None
-        self.__dict__.pop("send", None)  # the method above raises
-
-
-class Batch:
-    """Records that are processed together, in one transaction: iterate over them, or take them as an Arrow table.
-
-    The block must take all of them: if it ends before, nothing is committed, and that is an error unless `lost` is set.
-
-    `lost` is set when this member is about to lose a partition of the batch, or has lost it. Long work should then
-    leave its loop: the batch is rolled back. Work that goes on to the end is committed if the partition is still here.
-    """
-
-    def __init__(self, processor: Processor, pieces: list[_Piece]) -> None:
-        self._processor = processor
-        self._pieces = pieces
-        self._out: Output | None = None
-        self._transaction: ProducerTransaction | None = None
-        self._is_over = False
-        self._done = 0
-        """The pieces that were handed out whole."""
-        self._given: ReadRecord | None = None
-        """The record that the caller is working on."""
-        self._is_gone = False
-        """A partition is lost: what is done for it is in vain."""
-        self.lost = threading.Event()
-        self.partitions: frozenset[TopicPartition] = frozenset(piece.partition for piece in pieces)
-
-    def __repr__(self) -> str:
-        extents = ", ".join(f"{name} {extent.start}…{extent.stop - 1}" for name, extent in self._extents().items())
-        return f"<Batch of {extents}>"
-
-    def __iter__(self) -> Iterator[ReadRecord]:
-        """Yield the records, in order per partition. Raise PartitionsLost when a partition is lost meanwhile."""
-        for at, piece in enumerate(self._pieces):
-            for record in piece.records():
-                if self._is_gone:
-                    self._raise_loss()
-                self._given = record
-                yield record
-            self._given = None
-            self._done = max(self._done, at + 1)
-
-    def arrow(self) -> pa.Table:
-        """Return the records as a `pyarrow.Table`, with the columns of `Reader.arrow`."""
-        import pyarrow as pa
-
-        if self._is_gone:
-            self._raise_loss()
-        tables = [piece.fetched.table(piece.start, piece.stop) for piece in self._pieces]
-        self._done, self._given = len(self._pieces), None
-        return pa.Table.from_batches([table for table in tables if table is not None])
-
-    def __enter__(self) -> Output:
-        if self._out is not None or self._is_over:
-            raise FencepostError("a batch is processed once: its records come again only if it fails")
-        self._out = self._processor._begin(self)
-        return self._out
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        assert self._out is not None
-        self._is_over = True
-        self._out._close()
-        return self._processor._end(self, error)
-
-    def _decode(self) -> None:
-        for piece in self._pieces:
-            piece.records()
-
-    def _raise_loss(self) -> NoReturn:
-        """Raise PartitionsLost; or TooSlow, if that is why."""
-        self._processor._member.check_held(self.partitions)
-        lost = PartitionsLost("the group has given a partition of this batch to another member; it is rolled back")
-        lost.partitions = tuple(sorted(self.partitions))
-        raise lost
-
-    def _extents(self) -> dict[TopicPartition, Extent]:
-        extents: dict[TopicPartition, Extent] = {}
-        for piece in self._pieces:
-            before = extents.get(piece.partition)
-            extents[piece.partition] = Extent(piece.start if before is None else before.start, piece.stop)
-        return extents
-
-    def _check_taken(self) -> None:
-        """Raise unless every record was handed out. Whether the caller is done with the last one, nobody knows."""
-        if self._done < len(self._pieces):
-            if self.lost.is_set():
-                self._raise_loss()
-            raise FencepostError(
-                f"the block has not taken all records of {self!r}, so nothing was committed: iterate to the end, or "
-                "call arrow(); for fewer records per transaction use batch_records"
-            )
-
-    def _working_on(self) -> tuple[TopicPartition, int] | None:
-        given = self._given
-        return None if given is None else (TopicPartition(given.topic, given.partition), given.offset)
 
 
 class Processor(OnePerProcess, Closing):
@@ -387,7 +201,7 @@ class Processor(OnePerProcess, Closing):
         self._with["transaction_timeout"] = processing_timeout * _TIME_TO_COMMIT
         self._retries = Retries(retries, isolates=dead_letter is not None)
         self._deaths: dict[tuple[TopicPartition, int], BaseException] = {}
-        self._rest: deque[_Fetched] = deque()
+        self._rest: deque[Fetched] = deque()
         """Fetched and not handed out yet, in order per partition."""
         self._passed: dict[TopicPartition, int] = {}
         """Positions behind chunks without records, which the next batch commits too."""
@@ -417,8 +231,7 @@ class Processor(OnePerProcess, Closing):
                 raise ConfigError("a Processor shares topics with its group: give topics, not partitions")
             self._member = self._reader._member
             self._member.on_change = self._look
-            self._producer = Producer(self._settings, **self._with)
-            self._producer.init_transactions()
+            self._its_producer()
         except BaseException:
             self.close()
             raise
@@ -479,6 +292,7 @@ class Processor(OnePerProcess, Closing):
         if self._is_ending:
             return None
         self._attend(timeout)
+        self._make_ready()
         if not self._gather(timeout):
             return None
         batch = self._cut()
@@ -508,6 +322,15 @@ class Processor(OnePerProcess, Closing):
             if left > timeout:
                 raise TimedOut("a pause before the next attempt")
 
+    def _make_ready(self) -> None:
+        """See to it that there is a producer, before a batch is handed out: its block should not wait for a server."""
+        try:
+            self._its_producer()
+        except FencepostError as error:
+            if not (_is_passing(error) and self._wait_for_server("the producer is not ready", error)):
+                raise
+            raise TimedOut("waiting for the server") from error
+
     def _gather(self, timeout: float) -> bool:
         """Fetch until there is enough for a batch, or nothing more at hand. Return False at the end."""
         while sum(each.stop - each.start for each in self._rest) < self._batch_records:
@@ -520,7 +343,7 @@ class Processor(OnePerProcess, Closing):
                     raise
                 if chunk is None:
                     return bool(self._rest)
-                fetched = _Fetched(self._reader, chunk)
+                fetched = Fetched(self._reader, chunk)
                 self._reader._is_at(chunk)
                 if chunk.batches:
                     self._rest.append(fetched)
@@ -533,8 +356,8 @@ class Processor(OnePerProcess, Closing):
 
     def _cut(self) -> Batch | None:
         """Return a batch of what is at hand. No group event comes between this and the hand-out."""
-        pieces: list[_Piece] = []
-        left, kept, closed = self._batch_records, deque[_Fetched](), set[TopicPartition]()
+        pieces: list[Piece] = []
+        left, kept, closed = self._batch_records, deque[Fetched](), set[TopicPartition]()
         dead = False
         while self._rest:
             fetched = self._rest.popleft()
@@ -548,7 +371,7 @@ class Processor(OnePerProcess, Closing):
                 closed.add(partition)
                 kept.append(fetched)
                 continue
-            pieces.append(_Piece(fetched, fetched.start, cut.stop))
+            pieces.append(Piece(fetched, fetched.start, cut.stop))
             left = 0 if cut.alone else left - (cut.stop - fetched.start)
             dead = cut.dead
             fetched.start = cut.stop
@@ -558,7 +381,7 @@ class Processor(OnePerProcess, Closing):
         self._rest = kept
         if not pieces:
             return None
-        batch = Batch(self, pieces)
+        batch = Batch(pieces, self._member, self._begin, self._end)
         if not dead:
             return batch
         self._bury(batch)
@@ -595,6 +418,13 @@ class Processor(OnePerProcess, Closing):
 
     def _end(self, batch: Batch, error: BaseException | None) -> bool:
         """Commit, or abort and rewind. Return whether the loop goes on, although the block or the commit failed."""
+        self._member.enter()  # what follows is the server's time, not the program's
+        try:
+            return self._end_by(batch, error)
+        finally:
+            self._member.leave_to_program()
+
+    def _end_by(self, batch: Batch, error: BaseException | None) -> bool:
         failure = error
         if error is None:
             try:
@@ -668,8 +498,13 @@ class Processor(OnePerProcess, Closing):
             _close(producer)
             producer = None
         if producer is None:
-            producer = self._producer = Producer(self._settings, **self._with)
-            producer.init_transactions()
+            producer = Producer(self._settings, **self._with)
+            try:
+                producer.init_transactions()
+            except BaseException:
+                _close(producer)
+                raise
+            self._producer = producer
         return producer
 
     # --- failures ---
@@ -698,7 +533,7 @@ class Processor(OnePerProcess, Closing):
                 return False
             is_fenced = self._producer is not None and self._producer._sender.fenced is not None
             if is_fenced or (not in_block and _is_passing(failure)):
-                return self._wait_for_server(batch, failure)
+                return self._wait_for_server(f"{batch!r} was not committed and comes again", failure)
         # Whoever is too slow need not be at the record that took the time: halves find it.
         at = batch._working_on() if in_block and not is_slow else None
         decision = self._retries.failed(batch._extents(), at)
@@ -725,13 +560,13 @@ class Processor(OnePerProcess, Closing):
             return True
         return False
 
-    def _wait_for_server(self, batch: Batch, failure: Exception) -> bool:
+    def _wait_for_server(self, what: str, failure: Exception) -> bool:
         now = self._clock.monotonic()
         if self._failing_since is None:
             self._failing_since = now
         if now - self._failing_since >= self._patience:
             return False
-        log.warning("%r was not committed and comes again: %s", batch, failure)
+        log.warning("%s: %s", what, failure)
         self._pause(1)
         return True
 

@@ -522,7 +522,7 @@ class Fetcher:
                 code,
                 f"{fetched.name} has no offset {fetched.position}"
                 + (f"; it begins at {part.log_start_offset}" if part.log_start_offset >= 0 else "")
-                + ": it was deleted or never written; choose another start",
+                + ": it was deleted or never written; seek to another place, or choose another start",
             )
         return ServerError(code, f"reading {fetched.name}")
 

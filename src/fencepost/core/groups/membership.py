@@ -192,6 +192,8 @@ class Membership:
             self._change_protocol(now, code)
         elif code is ErrorCode.UNRELEASED_INSTANCE_ID:  # its former self has died, and its session has not
             self._give_up_after_patience(now, code)
+        elif code is ErrorCode.FENCED_INSTANCE_ID:
+            self.fail(ServerError(code, f"staying in group {self.settings.group!r} as {self._who()}"))
         else:
             self.fail(ServerError(code, self._why(told) or f"group {self.settings.group!r}"))
 
