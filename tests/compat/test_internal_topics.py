@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 import warnings
-from collections.abc import Iterator
 
 import aiokafka
 import confluent_kafka
@@ -28,7 +27,7 @@ SECONDS = 60.0
 
 
 @pytest.fixture
-def topic(engine: Engine, name: str) -> Iterator[str]:
+def topic(engine: Engine, name: str) -> str:
     """A topic with a record, on a server that has committed a transaction and an offset."""
     with fencepost.Producer(engine.address, name=name) as producer, producer.transaction():
         producer.send(name, b"one")
@@ -44,7 +43,8 @@ def test_librdkafka_reads_internal_topics_by_a_pattern(engine: Engine, topic: st
     consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"})
     try:
         consumer.subscribe([f"^(__consumer_offsets|__transaction_state|{topic})$"])
-        deadline, read = time.monotonic() + SECONDS, set()
+        deadline = time.monotonic() + SECONDS
+        read: set[str | None] = set()
         while topic not in read or (engine.is_kafka and not read & KAFKAS):
             assert time.monotonic() < deadline
             message = consumer.poll(0.5)

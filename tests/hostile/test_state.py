@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from fencepost.errors import ErrorCode
@@ -9,6 +11,7 @@ from tests.support.attacks import MIB, Siege
 from tests.support.batches import batch
 from tests.support.group_client import GroupMember
 from tests.support.raw import CREATE_TOPICS, INIT_PRODUCER_ID, new_topic
+from tests.support.transactions import TransactionalProducer, TransactionClient
 
 pytestmark = pytest.mark.hostile
 
@@ -80,3 +83,48 @@ def test_filters_without_end_are_looked_up_not_searched(siege: Siege) -> None:
         with siege.attack("ListTransactions: 50,000 filters"):
             for _ in range(siege.size(2, 20)):
                 client.call(LIST_TRANSACTIONS, 0, state_filters=[], producer_id_filters=[-1] * 50_000)
+
+
+def test_transactions_that_time_out_together_are_aborted_a_few_at_a_time(siege: Siege) -> None:
+    count, partitions = siege.size((300, 100), (5_000, 1_000))
+    siege.create_topic("late", partitions)
+    with TransactionClient(siege.address, timeout=100) as client:
+        for number in range(count):
+            name = f"late-{number}"
+            client.send(
+                INIT_PRODUCER_ID, 4, transactional_id=name, transaction_timeout=2_000, producer_id=-1, producer_epoch=-1
+            )
+        producers = []
+        for number in range(count):
+            answer = client.receive()[1]
+            producers.append(TransactionalProducer(f"late-{number}", answer.producer_id, answer.producer_epoch))
+        with siege.attack(f"{count:,} transactions that time out together"):
+            for number, producer in enumerate(producers):
+                client.send_add(producer, {"late": [number % partitions]})
+            for _ in producers:
+                client.receive()
+            for producer in producers:
+                while client.describe(producer.name).transaction_state == "Ongoing":
+                    siege.linger(5)
+
+
+def test_requests_for_one_partition_each_do_not_fill_the_rounds_of_syncs(siege: Siege) -> None:
+    """Each client writes to many partitions, with a request for each, and does not wait for the answers."""
+    clients_count, each = siege.size((10, 30), (60, 60))
+    siege.create_topic("narrow", clients_count * each)
+    record = batch([b"x"])
+    with ExitStack() as stack:
+        clients = [stack.enter_context(siege.connect()) for _ in range(clients_count)]
+
+        def write_to_all() -> None:
+            for first, client in enumerate(clients):
+                for index in range(each):
+                    client.send_produce("narrow", record, partition=first * each + index)
+            for client in clients:
+                for _ in range(each):
+                    assert client.receive_produced().error is ErrorCode.NONE
+
+        write_to_all()  # opens them
+        with siege.attack(f"Produce: {clients_count} clients, {each} partitions each, one per request"):
+            for _ in range(siege.size(2, 20)):
+                write_to_all()

@@ -230,7 +230,7 @@ def test_a_record_that_expires_names_the_coordinators_last_refusal(
     name: str, key: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The coordinator refuses for longer than the record may take: its epoch, or the partition of its transaction."""
-    refusals = {
+    refusals: dict[int, dict[str, object]] = {
         22: {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "producer_id": -1, "producer_epoch": -1},
         24: {
             "results_by_topic_v3_and_below": [
@@ -252,7 +252,7 @@ def test_a_record_that_expires_names_the_coordinators_last_refusal(
             async def refuse(*_: object) -> dict[str, object]:
                 return refusals[key]
 
-            monkeypatch.setitem(APIS, key, replace(APIS[key], handle=refuse))  # type: ignore[misc]
+            monkeypatch.setitem(APIS, key, replace(APIS[key], handle=refuse))
             if key == 22:
                 expired = producer.send(name, b"x", partition=0).exception(30)
             else:

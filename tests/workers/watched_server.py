@@ -60,7 +60,7 @@ class WatchedServer(fencepost.Server):
 def main() -> int:
     import asyncio
 
-    from fencepost.server import child
+    from fencepost.server import child, server
     from tests.support.turns import LoopWatch
 
     def watch(loop: asyncio.AbstractEventLoop) -> None:
@@ -71,7 +71,7 @@ def main() -> int:
                 watched.reset()
                 asked.sendall(json.dumps(said).encode() + b"\n")
 
-    run = child.run
+    run = server.run
 
     def watched_run(*arguments: object, on_ready: object, **options: object) -> None:
         def ready(where: object) -> None:

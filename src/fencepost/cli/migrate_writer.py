@@ -57,7 +57,7 @@ class _SentMarkers(SentBatch):
     """Markers in flight. They have no records, so no sequence of their own."""
 
     who: Identity
-    count: int
+    number: int
 
 
 class OffsetWriter(PartitionWriter):
@@ -80,7 +80,7 @@ class OffsetWriter(PartitionWriter):
     def write_markers(self, who: Identity, count: int) -> None:
         """Send markers behind the batches in flight. The leader must have accepted one of `who` before."""
         sent = _SentMarkers(self._next, self._next - 1, bytearray())
-        sent.who, sent.count = who, count
+        sent.who, sent.number = who, count
         self._unanswered.append(sent)
         try:
             self._send(sent)
@@ -93,7 +93,7 @@ class OffsetWriter(PartitionWriter):
             return
         if self._channel is None:
             self._channel = self._channels.to_leader(self._where)
-        key, version, fields = markers(self._channel, self._where, sent.who, sent.count)
+        key, version, fields = markers(self._channel, self._where, sent.who, sent.number)
         self._channel.send(key, version, [messages.encode_request(key, version, fields)])
 
     def _receive(self) -> None:

@@ -179,7 +179,7 @@ class SendState:
             found.append(self.pid_refusal)
         lane = self.lane(batch.queue)
         steps = self.steps if lane is None else lane.steps
-        if steps is not None and (refusal := steps.refusal) is not None:
+        if steps is not None and (refusal := steps.last_refusal) is not None:
             found.append(Refusal(refusal.at, refusal.error.code, refusal.error.message))
         return max((each for each in found if each.at >= batch.opened), key=lambda each: each.at, default=None)
 

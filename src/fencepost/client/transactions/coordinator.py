@@ -85,7 +85,7 @@ class Steps(Protocol):
         """The number of requests that may have taken effect without an answer."""
 
     @property
-    def refusal(self) -> CoordinatorRefusal | None:
+    def last_refusal(self) -> CoordinatorRefusal | None:
         """The refusal because of which a request is repeated right now."""
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
@@ -129,7 +129,7 @@ class Transactional:
     doubts: int = 0
     """The number of requests that may have taken effect without an answer that says so. While it does not grow, the
     last answer is the whole truth."""
-    refusal: CoordinatorRefusal | None = None
+    last_refusal: CoordinatorRefusal | None = None
     """Told to the user if the wait for the coordinator is what a record expires of."""
     is_over: bool = False
     """The producer is closed: pending errands send nothing more and open no connection."""
@@ -301,14 +301,14 @@ class Transactional:
             except FencepostError as error:
                 known = isinstance(error, Unreachable | TimedOut) or error.code in cured_by_waiting
                 if known and isinstance(error, ServerError):
-                    self.refusal = CoordinatorRefusal(time.monotonic(), error)
+                    self.last_refusal = CoordinatorRefusal(time.monotonic(), error)
                 self.doubts += known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS
                 if known and error.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     self._channel = None
                 if not known or keeps_us_out(error) or not pauses.wait(self._patience_with(error)):
                     raise
             else:
-                self.refusal = None
+                self.last_refusal = None
                 return answer
 
     def _patience_with(self, error: FencepostError) -> float:

@@ -362,7 +362,7 @@ class _Outcomes:
             return
         if self._broker.config.sync == "always":
             syncer = self._broker.syncer
-            self._synced = syncer.join_wide(touched) if self._wide else syncer.join(touched)
+            self._synced = syncer.join_wide(touched) if self._wide else syncer.join(touched, self._request.connection)
             return
         for partition in touched:
             if partition.log is not None:

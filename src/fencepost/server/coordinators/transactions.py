@@ -47,6 +47,7 @@ from fencepost.server.coordinators.guards import (
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.coordinators.transaction_rows import Overruled
 from fencepost.server.health import Chore
+from fencepost.server.net.turns import paced
 from fencepost.server.storage.store import Later, Statement
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 
@@ -63,6 +64,8 @@ _FEW: Final = 500
 SCHEMA: Final = transaction_rows.SCHEMA
 
 _PATROL_SECONDS: Final = 0.25
+_LATE_AT_ONCE: Final = 32
+"""Transactions that are aborted or forgotten at a time because of their age."""
 _FORGET_AFTER_MS: Final[Milliseconds] = 7 * 24 * 60 * 60 * 1000
 """Idle time after which a transactional id expires (Kafka: transactional.id.expiration.ms)."""
 
@@ -117,6 +120,9 @@ class Transactions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.markers = Markers(broker)
+        self._late = asyncio.Semaphore(_LATE_AT_ONCE)
+        """Held while a transaction is aborted because of its timeout, or forgotten: thousands may be due at the same
+        moment, and each takes several steps that others would have to wait for."""
         self._by_name: dict[str, Entry] = {}
         self._by_pid: dict[Pid, Entry] = {}
         self._work: set[asyncio.Task[Any]] = set()
@@ -557,13 +563,13 @@ class Transactions:
         while True:
             await asyncio.sleep(_PATROL_SECONDS)
             with self._broker.health.watch(Chore.TRANSACTIONS):
-                self._look_for_late()
+                await self._look_for_late()
             for chore in (Chore.TRANSACTIONS, Chore.MARKERS):
                 self._broker.health.keep_only(chore, self._by_name)
 
-    def _look_for_late(self) -> None:
+    async def _look_for_late(self) -> None:
         now = self._broker.clock.now_ms()
-        for entry in list(self._by_name.values()):
+        async for entry in paced(list(self._by_name.values())):
             if entry.lock.locked():
                 continue
             if entry.transaction.has_timed_out(now):
@@ -573,7 +579,7 @@ class Transactions:
 
     async def _abort_late(self, entry: Entry) -> None:
         with self._broker.health.watch(Chore.TRANSACTIONS, entry.transaction.name):
-            async with entry.lock:
+            async with entry.lock, self._late:
                 transaction = entry.transaction
                 if transaction.has_timed_out(self._broker.clock.now_ms()):
                     logger.warning("aborting %s: open for more than %d ms", transaction.name, transaction.timeout_ms)
@@ -581,7 +587,7 @@ class Transactions:
 
     async def _forget(self, entry: Entry) -> None:
         with self._broker.health.watch(Chore.TRANSACTIONS, entry.transaction.name):
-            async with entry.lock:
+            async with entry.lock, self._late:
                 if _is_forgettable(entry.transaction, self._broker.clock.now_ms()):
                     await self._broker.store.execute(transaction_rows.drop(entry.transaction.name))
                     self._drop(entry)

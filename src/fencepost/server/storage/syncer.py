@@ -6,7 +6,9 @@ answered. Requests that arrive during a round join the next one: the busier the 
 
 Requests with several partitions have their own line, and each round takes only a few logs from it. In one round with
 all of them, a request with thousands of partitions, or hundreds of requests with a dozen, would make everybody else
-wait for thousands of syncs. While the line is short, they are in the next round like all others.
+wait for thousands of syncs. While the line is short, they are in the next round like all others. The same holds for a
+client that sends a request for each of many partitions without waiting for the answers: a few of its logs are in the
+next round, the others in that line.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ PARALLEL_SYNCS: Final = 4
 
 FEW: Final = 1
 """Number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
+_MINE_PER_ROUND: Final = 8
+"""Logs of requests with few partitions that one client has in a round. Kafka's clients have five requests in flight."""
 _WIDE_PER_ROUND: Final = 32
 """Logs of wide requests per round."""
 
@@ -92,6 +96,8 @@ class Syncer:
         self._durations = durations or Histogram()
         self._began = 0.0
         self._dirty: set[Partition] = set()
+        self._shares: dict[object, int] = {}
+        """How many of them each client has brought."""
         self._wide = _WideLine()
         self._gathering: asyncio.Future[None] | None = None
         """The end of the next round; None: nobody has joined it."""
@@ -104,17 +110,24 @@ class Syncer:
         self._synced: list[_Synced] = []
         self.rounds = 0
 
-    def join(self, partitions: Iterable[Partition]) -> asyncio.Future[None]:
-        """Return a future that is done when all appends to these partitions so far are on disk, or have failed."""
+    def join(self, partitions: Collection[Partition], client: object = None) -> asyncio.Future[None]:
+        """Return a future that is done when all appends to these partitions so far are on disk, or have failed.
+        `client` is whose requests they are, if one could bring many."""
+        if client is not None:
+            new = [partition for partition in partitions if partition not in self._dirty]
+            share = self._shares.get(client, 0) + len(new)
+            if new and share > _MINE_PER_ROUND:
+                return self.join_wide(partitions)
+            self._shares[client] = share
         self._dirty.update(partitions)
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().create_future()
             self._start_soon()
         return self._gathering
 
-    def join_all(self, partitions: Collection[Partition]) -> asyncio.Future[None]:
+    def join_all(self, partitions: Collection[Partition], client: object = None) -> asyncio.Future[None]:
         """`join` for few partitions, `join_wide` for many."""
-        return self.join(partitions) if len(partitions) <= FEW else self.join_wide(partitions)
+        return self.join(partitions, client) if len(partitions) <= FEW else self.join_wide(partitions)
 
     def join_wide(self, partitions: Iterable[Partition]) -> asyncio.Future[None]:
         """Like `join`, for a request with many partitions: it may take many rounds, so that others need not wait."""
@@ -145,6 +158,7 @@ class Syncer:
         self._under_way, self._gathering = self._gathering, None
         self._began = perf_counter()
         partitions, self._dirty = self._dirty, set()
+        self._shares.clear()
         partitions.update(self._wide.take())
         logs = [(partition, partition.log) for partition in partitions if partition.log is not None]
         shares = [logs[i::PARALLEL_SYNCS] for i in range(min(PARALLEL_SYNCS, len(logs)))]

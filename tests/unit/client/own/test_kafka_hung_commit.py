@@ -26,7 +26,7 @@ class Coordinator:
     """Of a lane. Its first commit hangs until it is told how it ends."""
 
     name = "w.1"
-    refusal = None
+    last_refusal = None
 
     def __init__(self) -> None:
         self.doubts = 0

@@ -33,6 +33,7 @@ class Coordinator:
     """A coordinator that gives epochs at once; the other steps wait until the test lets them through."""
 
     name = "n"
+    last_refusal = None
 
     def __init__(self) -> None:
         self.doubts = 0

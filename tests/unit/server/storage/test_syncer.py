@@ -140,6 +140,26 @@ def test_many_requests_with_several_partitions_share_the_wide_line() -> None:
     asyncio.run(work())
 
 
+def test_a_client_with_a_request_per_partition_has_few_logs_in_a_round() -> None:
+    """It sends them without waiting for the answers. All are synced in the end, and those of others at once."""
+
+    async def work() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            syncer, narrow, flooding = a_syncer(threads), Partition(Log()), object()
+            flood = [Partition(Log()) for _ in range(500)]
+            joined = [syncer.join([partition], flooding) for partition in flood]
+            await syncer.join([narrow], object())
+            assert sum(partition.log.syncs for partition in flood) <= 2 * (32 + 8)
+            for partition, done in zip(flood, joined, strict=True):
+                await done
+                assert partition.advanced == [7]
+            again = [syncer.join([flood[0]], flooding) for _ in range(100)]  # one partition takes one place
+            assert all(each is again[0] for each in again)
+            await again[0]
+
+    asyncio.run(work())
+
+
 def test_a_barrier_waits_for_wide_and_for_narrow_requests() -> None:
     async def work() -> None:
         with ThreadPoolExecutor(2) as threads:
