@@ -7,7 +7,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from fencepost.server.search.avro_schema import UnsafeSchema, check_schema
+from fencepost.server.search.registry import UnsafeSchema, check_schema
 
 pytestmark = pytest.mark.unit
 

@@ -22,9 +22,8 @@ from fencepost.server.http.console.page import (
     Values,
     Visit,
 )
-from fencepost.server.http.console.rendering import render
+from fencepost.server.http.console.rendering import number, render
 from fencepost.server.http.console.streams import event
-from fencepost.server.http.console.words import number
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
 from fencepost.server.search.showing import ShownRecord, show_record
@@ -233,7 +232,7 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     return StreamedAnswer(once(), "application/octet-stream", headers)
 
 
-PAGES: Final = (ConsolePage("/topics/{topic}/records", "Records", "records.html", read),)
+PAGES: Final = (ConsolePage("/topics/{topic}/records", "Records", read, template="records.html"),)
 STREAMS: Final = (
     ConsoleStream("/live/topics/{topic}/records", open_search),
     ConsoleStream("/topics/{topic}/records.jsonl", open_lines),
