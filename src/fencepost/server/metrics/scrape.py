@@ -143,7 +143,7 @@ def of_process(proc: str = "/proc") -> bytes:
     return generate_latest(registry)
 
 
-_BOOTED: Final = time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+_BOOTED: Final = int(time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)))
 
 
 def _on_disk(broker: Broker, certificates: dict[str, Path | None]) -> Iterator[Family]:

@@ -22,7 +22,7 @@ from fencepost.server.http.console.page import (
     Values,
     Visit,
 )
-from fencepost.server.http.console.rendering import number, render
+from fencepost.server.http.console.rendering import counted, number, render
 from fencepost.server.http.console.streams import event
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
@@ -134,9 +134,8 @@ def _shown(visit: Visit, form: SearchForm, found: list[FoundRecord]) -> list[Sho
 def _whole(form: SearchForm) -> str:
     """Name the range of a search that has left out nothing."""
     if form.start.kind == "last":
-        return (
-            f"the last {number(form.start.number)} offsets of {'each' if form.partition is None else 'the'} partition"
-        )
+        last = counted(form.start.number, "offset")
+        return f"the last {last} of {'each' if form.partition is None else 'the'} partition"
     return "the whole range"
 
 
