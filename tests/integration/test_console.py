@@ -221,3 +221,17 @@ def test_attention_names_no_transaction_that_the_user_may_not_see(
     assert "Transaction shown of producer" in little
     assert "hidden" not in little
     assert "secret-topic" not in little
+
+
+def test_a_group_that_commits_needs_no_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that was given its partitions does not join its group: its commits tell that somebody reads."""
+    with fencepost.Server(http_address=ANY) as server:
+        with fencepost.Admin(server.address) as admin, fencepost.Producer(server.address) as producer:
+            for _ in range(2):
+                producer.send("orders", b"x", partition=0).result()
+            admin.commit_group_offsets("readers", "orders", {0: 1})
+        assert "Group readers" not in get(server.http).text
+        monkeypatch.setattr(attention, "_NO_COMMIT_MS", 0)  # the server runs in this process
+        page = get(server.http).text
+        said = "Group readers has no members, has committed nothing for [^ ]+ (ms|s) and lags by 1 record[.]"
+        assert re.search(said, page)

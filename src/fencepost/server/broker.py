@@ -161,7 +161,7 @@ class Broker:
             new_id=lambda: random.getrandbits(31),
             let_go=lambda context: context.end(self),
         )
-        self.control = None if self.directory.ephemeral else Control(self)
+        self._control = None if self.directory.ephemeral else Control(self)
         self.derived: dict[str, Any] = {}
         """Caches of the handlers; any entry may be dropped and computed again."""
         self._leftovers: set[Path] = set()
@@ -193,14 +193,14 @@ class Broker:
         self.spawn(housekeeping.run(), "housekeeping")
         self.spawn(housekeeping.run_compaction(), "compaction")
         self.spawn(self._sweep_folders(deleted), "remove folders of deleted topics")
-        if self.control is not None:
-            await self.control.start()
+        if self._control is not None:
+            await self._control.start()
 
     async def close(self, *, served: bool = True) -> None:
         """Close every log cleanly, so that the next start has nothing to replay. `served`: the server was listening."""
         loop = asyncio.get_running_loop()
-        if self.control is not None:
-            await self.control.close()
+        if self._control is not None:
+            await self._control.close()
         await loop.run_in_executor(None, self.audit.close)  # while the loop can still append to the audit topic
         for task in list(self._background):
             task.cancel()

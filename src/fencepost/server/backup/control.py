@@ -37,13 +37,14 @@ logger = logging.getLogger(__name__)
 
 NAME: Final = "control.sock"
 _DONE: Final = b"done\n"
+BACKED_UP: Final = "backed-up"
+"""An empty file in the data directory, as old as the last whole backup of the running server. It is no row of the
+store: the next backup would have to copy the store only because of it."""
 _LONGEST_PATH: Final = 100
 """The address of a socket has room for 104 to 108 bytes."""
 _ANSWER_SECONDS: Final = 120.0
 SILENCE_SECONDS: Final = 600.0
 """A client that gives no sign of life for so long is hung."""
-_LAST_BACKUP: Final = "SELECT value FROM meta WHERE name = 'backup_ms'"
-_BACKED_UP: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('backup_ms', ?)"
 _SIGN_SECONDS: Final = 1.0
 """Shortest time between two signs of life."""
 
@@ -53,9 +54,6 @@ class Control:
 
     def __init__(self, broker: Broker) -> None:
         self._pins = Pins(broker)
-        self._broker = broker
-        self.last_backup_ms = max([int(value) for (value,) in broker.store.query(_LAST_BACKUP)], default=None)
-        """When the last backup of the running server was whole."""
         self._path = broker.directory.path / NAME
         self._server: asyncio.Server | None = None
         self._talks: set[asyncio.Task[None]] = set()
@@ -119,11 +117,8 @@ class Control:
                 await asyncio.shield(self._pins.drop(folder))
 
     def _done(self) -> None:
-        self.last_backup_ms = self._broker.clock.now_ms()
-        self._broker.spawn(self._keep(self.last_backup_ms), "note the time of a backup")
-
-    async def _keep(self, time_ms: int) -> None:
-        await self._broker.store.execute([(_BACKED_UP, (str(time_ms),))])
+        with suppress(OSError):
+            (self._path.parent / BACKED_UP).touch()
 
 
 async def ended(reader: asyncio.StreamReader, silence: float, done: Callable[[], None] = lambda: None) -> bool:

@@ -32,8 +32,6 @@ class HttpSessions(Generic[C]):
         self._monotonic = clock.monotonic
         self._sessions: dict[bytes, _KeptSession[C]] = {}
         """In the order of their ends."""
-        self._of_users: dict[str, dict[bytes, None]] = {}
-        """The digests by user, in the same order."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -42,17 +40,16 @@ class HttpSessions(Generic[C]):
         """Return the key of a new session. The oldest session makes way if there are too many, of this user or at
         all."""
         now = self._monotonic()
-        own = self._of_users.get(user, {})
+        own = [digest for digest, kept in self._sessions.items() if kept.user == user]
         if len(own) >= MOST_OF_A_USER:
-            self._end(next(iter(own)))
+            del self._sessions[own[0]]
         while self._sessions:
             oldest = next(iter(self._sessions))
             if len(self._sessions) < MOST_SESSIONS and self._sessions[oldest].ends_at > now:
                 break
-            self._end(oldest)
+            del self._sessions[oldest]
         key = secrets.token_urlsafe(_KEY_BYTES)
         self._sessions[_digest(key)] = _KeptSession(client, user, credentials, now + SESSION_SECONDS)
-        self._of_users.setdefault(user, {})[_digest(key)] = None
         return key
 
     def find(self, key: str) -> tuple[C, object] | None:
@@ -64,15 +61,7 @@ class HttpSessions(Generic[C]):
 
     def end(self, key: str | None) -> None:
         if key is not None:
-            self._end(_digest(key))
-
-    def _end(self, digest: bytes) -> None:
-        ended = self._sessions.pop(digest, None)
-        if ended is not None:
-            own = self._of_users[ended.user]
-            del own[digest]
-            if not own:
-                del self._of_users[ended.user]
+            self._sessions.pop(_digest(key), None)
 
 
 def _digest(key: str) -> bytes:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost._version import __version__
 from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
+from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.metrics.exposition import Family, Labels, by_partition, escaped, places
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.groups import GroupRows, read_groups
@@ -143,7 +144,8 @@ def of_process(proc: str = "/proc") -> bytes:
     return generate_latest(registry)
 
 
-_BOOTED: Final = time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+_BOOTED: Final = int(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)) if hasattr(time, "CLOCK_BOOTTIME") else 0
+"""Read once: a time of the start that moves by a second would look like a restart."""
 
 
 def _on_disk(broker: Broker, certificates: dict[str, Path | None]) -> Iterator[Family]:
@@ -155,10 +157,11 @@ def _on_disk(broker: Broker, certificates: dict[str, Path | None]) -> Iterator[F
         if path is not None:
             with suppress(OSError, ssl.SSLError, KeyError):
                 ends[name] = ssl.cert_time_to_seconds(str(_test_decode_cert(str(path))["notAfter"]))
-    backup_ms = broker.control.last_backup_ms if broker.control is not None else None
+    backups: list[tuple[Labels, float]] = []
+    with suppress(OSError):
+        backups.append(((), (broker.directory.path / BACKED_UP).stat().st_mtime))
     doc = "When the last backup of the running server was whole."
-    rows = [((), backup_ms / 1000)] if backup_ms is not None else []
-    yield Family("fencepost_last_backup_timestamp_seconds", doc, (), rows)
+    yield Family("fencepost_last_backup_timestamp_seconds", doc, (), backups)
     doc = "When the certificate of the listener expires."
     yield Family.by("listener", "fencepost_certificate_expiry_timestamp_seconds", doc, ends)
 

@@ -19,7 +19,6 @@ from fencepost.core.search.form import LogPlace, SearchForm
 from fencepost.core.search.matching import RecordTests
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
-from fencepost.log.segment import Segment
 from fencepost.server.search.registry import SchemaRegistry
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.types import Offset
@@ -64,8 +63,6 @@ class SearchedRange:
     end: Offset
     reached: Offset
     """Everything from `start` to before it is searched."""
-    bytes: int
-    """Estimated when the search begins."""
     failed: bool = False
     """Its rest cannot be read."""
 
@@ -81,7 +78,6 @@ class SearchCount:
     """Partitions."""
     records: int = 0
     bytes: int = 0
-    bytes_total: int = 0
     offsets_total: int = 0
     offsets_done: int = 0
     """Offsets of partitions that are done."""
@@ -285,16 +281,14 @@ class Search:
                 log = await self._partition(index).open()
             except FencepostError as error:
                 count.note(f"partition {index}: cannot be opened: {error}")
-                count.ranges.append(SearchedRange(index, Offset(0), Offset(0), Offset(0), 0, failed=True))
+                count.ranges.append(SearchedRange(index, Offset(0), Offset(0), Offset(0), failed=True))
                 continue
             end = self._visible(log)
             start = await self._start(log, index, end)
             if form.stop.kind == "offset":
                 end = min(end, Offset(form.stop.number + 1))
             start = min(start, end)
-            size = estimate_bytes(log, start, end)
-            count.ranges.append(SearchedRange(index, start, end, start, size))
-            count.bytes_total += size
+            count.ranges.append(SearchedRange(index, start, end, start))
             count.offsets_total += end - start
             if loop.time() - reported > _PLAN_SECONDS:
                 reported = loop.time()
@@ -417,27 +411,3 @@ class SearchNews:
         except TimeoutError:
             return False
         return True
-
-
-def estimate_bytes(log: PartitionLog, start: Offset, stop: Offset) -> int:
-    """Return about the number of bytes of the batches from `start` to before `stop`. Reads no file."""
-    segments = log.segments
-    total = 0
-    for number, segment in enumerate(segments):
-        end = segments[number + 1].base_offset if number + 1 < len(segments) else log.end_offset
-        if end > start and segment.base_offset < stop:
-            total += _position(segment, stop, end) - _position(segment, start, end)
-    return max(total, 0)
-
-
-def _position(segment: Segment, offset: Offset, end: Offset) -> int:
-    """Return about where the offset is in the segment, whose last offset is before `end`."""
-    if offset <= segment.base_offset:
-        return 0
-    if offset >= end:
-        return segment.size
-    index = segment.index
-    entry = index.at_offset(offset) if index is not None else None
-    if entry is not None:
-        return entry.position
-    return segment.size * (offset - segment.base_offset) // max(end - segment.base_offset, 1)

@@ -128,14 +128,17 @@ class Audit:
         self._failing = False
         """A place has failed and not yet succeeded. Only the thread uses it."""
         self._lock = threading.Lock()
-        """Guards `_floods`, `_logins`, `_takeovers` and `_aborts`. The loop takes it, so it is never held for long."""
+        """Guards `_floods`. The loop takes it, so it is never held for long."""
         self._writing = threading.Lock()
         """Guards `_waiting`. Held while the thread writes, which may take long; the loop never waits for it."""
-        self._floods: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
-        self._logins: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
-        """Successful logins; their own, so that they take no room from refusals."""
-        self._takeovers: Floods[_Who, _What] = Floods(_PERIOD_SECONDS, _MOST_TAKEOVERS)
-        self._aborts: Floods[_Who, _What] = Floods(_PERIOD_SECONDS, _MOST_ABORTS)
+        refusals: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
+        self._floods: dict[Event, Floods[_Who, _What]] = {
+            Event.ACCESS_DENIED: refusals,
+            Event.LOGIN_FAILED: refusals,
+            Event.LOGIN_SUCCEEDED: Floods(_PERIOD_SECONDS),  # its own, so that it takes no room from refusals
+            Event.OWNER_SEVERED: Floods(_PERIOD_SECONDS, _MOST_TAKEOVERS),
+            Event.TRANSACTION_ABORTED: Floods(_PERIOD_SECONDS, _MOST_ABORTS),
+        }
         self._thread: LineThread[_Entry] | None = None
 
     @property
@@ -186,31 +189,22 @@ class Audit:
 
     def denied(self, connection: Client, api: str, need: Need, name: str) -> None:
         """Add a line about an operation that a client may not perform, unless it repeats itself."""
-        if self.places:
-            target = AuditTarget(need.operation.name, need.resource_type.name, name)
-            self._refuse(connection, Event.ACCESS_DENIED, str(connection.session.principal), target, {"api": api})
+        target = AuditTarget(need.operation.name, need.resource_type.name, name)
+        self._refuse(connection, Event.ACCESS_DENIED, str(connection.session.principal), target, {"api": api})
 
     def login_failed(self, connection: Client, user: str, mechanism: str, reason: str) -> None:
         """Add a line about a client that has not proved who it is, unless it repeats itself. The principal is the one
         that the client claims to be."""
         self.failed_logins += 1
-        if self.places:
-            claimed = f"User:{user}" if user else None
-            details = {"mechanism": mechanism, "reason": reason}
-            self._refuse(connection, Event.LOGIN_FAILED, claimed, NOTHING, details)
+        claimed, details = f"User:{user}" if user else None, {"mechanism": mechanism, "reason": reason}
+        self._refuse(connection, Event.LOGIN_FAILED, claimed, NOTHING, details)
 
     def login_succeeded(self, connection: Client, mechanism: str) -> None:
         """Add a line about a client that has logged in, unless it repeats itself: a client may log in again at any
         time, and must not be able to push older lines out."""
-        if self.places:
-            session = connection.session
-            principal = str(session.principal)
-            who = _Who(Event.LOGIN_SUCCEEDED, principal, one_client(session.client_host), session.listener.name)
-            what = _What(NOTHING, (("mechanism", mechanism),), principal)
-            with self._lock:
-                is_new, _ = self._logins.add(who, what, self._clock.monotonic())
-            if is_new:
-                self.record(Event.LOGIN_SUCCEEDED, actor_of(connection), mechanism=mechanism)
+        actor, event = actor_of(connection), Event.LOGIN_SUCCEEDED
+        if self._is_new(event, connection, actor.principal, NOTHING, {"mechanism": mechanism})[0]:
+            self.record(event, actor, mechanism=mechanism)
 
     def owner_severed(
         self, owner: Client, group: str, rows: Sequence[OwnedResource], reason: str, by: Client | None
@@ -220,14 +214,10 @@ class Audit:
         if not self.places:
             return
         lost, actor = actor_of(owner), SERVER if by is None else actor_of(by)
-        cause = (by or owner).session
-        who = _Who(Event.OWNER_SEVERED, actor.principal, one_client(cause.client_host), cause.listener.name)
         target = AuditTarget(Operation.READ.name, ResourceType.GROUP.name, group)
         details: dict[str, Any] = {"reason": reason, "severed_principal": lost.principal}
         digest = hash(tuple(row.name for row in rows))
-        with self._lock:
-            what = _What(target, tuple(details.items()), actor.principal, digest)
-            is_new, is_first = self._takeovers.add(who, what, self._clock.monotonic())
+        is_new, is_first = self._is_new(Event.OWNER_SEVERED, by or owner, actor.principal, target, details, digest)
         if not is_new:
             return
         self.record(
@@ -247,31 +237,39 @@ class Audit:
     def transaction_aborted(self, connection: Client, api: str, name: str, pid: int, epoch: int) -> None:
         """Add a line about a client that has ended the open transaction of a transactional id, unless it repeats
         itself: it may open and abort one after the other."""
-        if not self.places:
-            return
-        session, actor = connection.session, actor_of(connection)
-        who = _Who(Event.TRANSACTION_ABORTED, actor.principal, one_client(session.client_host), session.listener.name)
+        actor, event = actor_of(connection), Event.TRANSACTION_ABORTED
         target = AuditTarget(Operation.WRITE.name, ResourceType.TRANSACTIONAL_ID.name, name)
-        with self._lock:
-            what = _What(target, (("api", api),), actor.principal)
-            is_new, _ = self._aborts.add(who, what, self._clock.monotonic())
-        if is_new:
-            self.record(Event.TRANSACTION_ABORTED, actor, target, api=api, producer_id=pid, producer_epoch=epoch)
+        if self._is_new(event, connection, actor.principal, target, {"api": api})[0]:
+            self.record(event, actor, target, api=api, producer_id=pid, producer_epoch=epoch)
 
     def _refuse(
         self, connection: Client, event: Event, principal: str | None, target: AuditTarget, details: dict[str, Any]
     ) -> None:
-        session = connection.session
-        # Whoever fails to log in chooses the name, so only the address tells the culprit.
-        culprit = principal if event is Event.ACCESS_DENIED else None
-        who = _Who(event, culprit, one_client(session.client_host), session.listener.name)
-        what = _What(target, tuple(details.items()), principal)
-        with self._lock:
-            is_new, is_first = self._floods.add(who, what, self._clock.monotonic())
+        is_new, is_first = self._is_new(event, connection, principal, target, details)
         if is_new and self._thread is not None:
             actor = actor_of(connection)._replace(principal=principal)
             entry = _Entry(self._clock.now_ms(), event, actor, target, True, (details,))
             self._thread.put(entry, even_if_full=is_first)
+
+    def _is_new(
+        self,
+        event: Event,
+        cause: Client,
+        principal: str | None,
+        target: AuditTarget,
+        details: Mapping[str, Any],
+        digest: int = 0,
+    ) -> tuple[bool, bool]:
+        """Count an event. Return whether it becomes a line of its own, and whether it is the culprit's first."""
+        if not self.places:
+            return False, False
+        session = cause.session
+        # Whoever fails to log in chooses the name, so only the address tells the culprit.
+        culprit = None if event is Event.LOGIN_FAILED else principal
+        who = _Who(event, culprit, one_client(session.client_host), session.listener.name)
+        with self._lock:
+            what = _What(target, tuple(details.items()), principal, digest)
+            return self._floods[event].add(who, what, self._clock.monotonic())
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
@@ -288,12 +286,8 @@ class Audit:
         """Write what was only counted."""
         with self._lock:
             time = self._clock.monotonic()
-            counted = [
-                *self._floods.end_periods(time, all_of_them=ended),
-                *self._logins.end_periods(time, all_of_them=ended),
-                *self._takeovers.end_periods(time, all_of_them=ended),
-                *self._aborts.end_periods(time, all_of_them=ended),
-            ]
+            floods = dict.fromkeys(self._floods.values())  # refusals share one
+            counted = [each for flood in floods for each in flood.end_periods(time, all_of_them=ended)]
         now = self._clock.now_ms()
         lines = []
         for who, what, count in counted:

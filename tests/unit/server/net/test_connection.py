@@ -71,7 +71,7 @@ class Served:
         broker = SimpleNamespace(
             clock=SimpleNamespace(monotonic=self._monotonic),
             answers=AnswerMemory(1 << 30),
-            quotas=SimpleNamespace(is_active=False),
+            quotas=SimpleNamespace(is_active=False, throttled_seconds=0.0),
             counters=Counters(),
             codecs=Codecs,
             config=SimpleNamespace(max_request_bytes=1 << 30),

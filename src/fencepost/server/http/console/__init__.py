@@ -5,8 +5,7 @@ own: it asks what `/api/v1` asks, so people, programs and the command line see t
 
 routes.py      the table of pages, and the answers to browsers
 page.py        the pieces of which every page consists
-rendering.py   templates to HTML
-words.py       numbers, sizes and times as a person reads them
+rendering.py   templates to HTML; numbers, sizes and times as a person reads them
 assets.py      style sheet, scripts and libraries
 streams.py     the changing part of a page, as server-sent events
 history.py     the last hour in steps, with the lags of groups, for the charts

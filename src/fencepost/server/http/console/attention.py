@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode
 
 from fencepost.core.transactions import RESTING, TransactionMetadata
 from fencepost.server.http.console.history import LoadReading
+from fencepost.server.http.console.rendering import counted, moment, number, span
 from fencepost.server.http.console.undecided import MOST_LOOKED_AT, hanging, open_log
-from fencepost.server.http.console.words import counted, moment, number, span
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker

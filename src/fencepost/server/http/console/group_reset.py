@@ -29,8 +29,7 @@ from fencepost.core.rows import GroupDetails
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
 from fencepost.server.http.v1.asking import check
-from fencepost.server.http.v1.groups import describe_group
-from fencepost.server.http.v1.topics import describe_topic, offsets
+from fencepost.server.http.v1.views import describe_group, describe_topic, offsets
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import Key
 
@@ -303,5 +302,5 @@ def _word(offset: int | None) -> str:
     return "none" if offset is None else str(offset)
 
 
-PAGES: Final = (ConsolePage("/groups/{group:path}/reset", "Reset offsets", "group_reset.html", read),)
+PAGES: Final = (ConsolePage("/groups/{group:path}/reset", "Reset offsets", read, template="group_reset.html"),)
 ACTIONS: Final = (ConsoleAction("/groups/{group:path}/reset", act),)

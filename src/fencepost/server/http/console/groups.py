@@ -11,8 +11,8 @@ from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.console.overview import thin
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.groups import describe_group, list_groups, list_offsets
 from fencepost.server.http.v1.paging import DEFAULT_LIMIT, read_place
+from fencepost.server.http.v1.views import describe_group, list_groups, list_offsets
 from fencepost.server.views.groups import GroupLag, read_groups
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
@@ -109,6 +109,6 @@ def _sight(visit: Visit) -> Callable[[str], bool] | None:
 
 
 PAGES: Final = (
-    ConsolePage("/groups", "Groups", "groups.html", read_list, "groups_live.html", in_navigation=True),
-    ConsolePage("/groups/{group:path}", "Group", "group.html", read_group, "group_live.html", has_charts=True),
+    ConsolePage("/groups", "Groups", read_list, "groups_live.html", find="Name contains", in_navigation=True),
+    ConsolePage("/groups/{group:path}", "Group", read_group, "group_live.html", "group.html", has_charts=True),
 )

@@ -10,12 +10,13 @@ import asyncio
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.http.console.undecided import OpenInPartition
 from fencepost.server.net.turns import Turns, paced
-from fencepost.server.views.groups import GroupLag, read_groups
+from fencepost.server.views.groups import GroupLag, GroupRows, read_groups
 from fencepost.server.views.partitions import TopicSums, read_topics
 
 if TYPE_CHECKING:
@@ -92,13 +93,33 @@ class Sample(NamedTuple):
     lag_is_exact: bool
 
 
+class GroupViews(NamedTuple):
+    lags: dict[str, GroupLag]
+    readers: dict[str, list[str]]
+    """The groups that have committed offsets of a topic, by topic."""
+
+    @classmethod
+    def of(cls, groups: list[GroupRows]) -> GroupViews:
+        readers: dict[str, list[str]] = {}
+        for group in groups:
+            for topic in group.topics:
+                readers.setdefault(topic, []).append(group.name)
+        return cls({group.name: group.lag for group in groups}, readers)
+
+
 class LoadReading(NamedTuple):
-    """A sample with the lags of all groups, which are too many to keep."""
+    """A sample with what is too much to keep. Everybody who looks shares it for a second."""
 
     sample: Sample
-    lags: dict[str, GroupLag]
-    undecided: list[OpenInPartition]
+    groups: GroupViews
+    undecided: list[OpenInPartition] = []  # noqa: RUF012  # nobody changes it
     """Open transactions, at most `MOST_UNDECIDED`."""
+    topics: Mapping[str, TopicSums] = MappingProxyType({})
+    """Of the partitions that are open."""
+
+    @property
+    def lags(self) -> dict[str, GroupLag]:
+        return self.groups.lags
 
 
 class Rates(NamedTuple):
@@ -122,8 +143,8 @@ class LoadHistory:
         self.lags = LagHistory(_KEPT, MOST_GROUPS)
         self._wanted: dict[str, None] = {}
         """Groups that somebody looked at, the last one last."""
-        self._last: dict[str, GroupLag] = {}
-        """The lags of the last sample."""
+        self._last = GroupViews({}, {})
+        """Those of the last sample."""
         self._taking: asyncio.Future[LoadReading] | None = None
 
     async def run(self) -> None:
@@ -138,7 +159,7 @@ class LoadHistory:
             self.lags = LagHistory(_KEPT, MOST_GROUPS)
         self.samples.append(reading.sample)
         self.lags.add(reading.lags, self._wanted)
-        self._last = reading.lags
+        self._last = reading.groups
 
     async def now(self) -> LoadReading:
         """Return a reading that is at most a second old; pages that are watched at the same time share it."""
@@ -147,7 +168,7 @@ class LoadHistory:
             taking.done() and (taking.exception() is not None or self._is_old(taking.result().sample))
         ):
             # The lags of many groups are those of the last sample: to count them every second costs too much.
-            known = self._last if len(self._last) > _MANY_GROUPS else None
+            known = self._last if len(self._last.lags) > _MANY_GROUPS else None
             taking = self._taking = asyncio.ensure_future(self.take(known))
         return await asyncio.shield(taking)
 
@@ -156,7 +177,7 @@ class LoadHistory:
 
     def last_lag(self, group: str) -> GroupLag | None:
         """Return the lag at the last sample; None for a group that is newer."""
-        return self._last.get(group)
+        return self._last.lags.get(group)
 
     def want(self, group: str) -> None:
         """Keep the lags of this group, because somebody looks at them."""
@@ -165,11 +186,12 @@ class LoadHistory:
         if len(self._wanted) > _MOST_WANTED:
             del self._wanted[next(iter(self._wanted))]
 
-    async def take(self, lags: dict[str, GroupLag] | None = None) -> LoadReading:
-        """Return the counters and the lags of this moment, unless the lags are given."""
+    async def take(self, groups: GroupViews | None = None) -> LoadReading:
+        """Return the counters and the lags of this moment, unless the groups are given."""
         broker = self._broker
         turns = Turns()
-        sums = sum((topic.sums for topic in await read_topics(list(broker.topics), turns)), TopicSums())
+        topics = {topic.name: topic.sums for topic in await read_topics(list(broker.topics), turns)}
+        sums = sum(topics.values(), TopicSums())
         undecided: list[OpenInPartition] = []
         async for topic in paced(list(broker.topics)):
             for partition in topic.touched():
@@ -177,8 +199,8 @@ class LoadHistory:
                 if log is not None and len(undecided) < MOST_UNDECIDED:
                     opened = log.producers.open_transactions()
                     undecided += [OpenInPartition(partition.name, *each) for each in opened]
-        if lags is None:
-            lags = {group.name: group.lag for group in await read_groups(list(broker.groups), broker.topics, turns)}
+        if groups is None:
+            groups = GroupViews.of(await read_groups(list(broker.groups), broker.topics, turns))
         requests, none = broker.counters.requests, Distribution((0,) * (len(LATENCY_BOUNDS) + 1), 0.0)
         sample = Sample(
             broker.clock.now_ms(),
@@ -188,11 +210,11 @@ class LoadHistory:
             sums.size,
             requests["Produce"].read() if "Produce" in requests else none,
             sum(requests["Fetch"].read().counts) if "Fetch" in requests else 0,
-            sum(lag.known for lag in lags.values()),
-            not any(lag.closed for lag in lags.values()),
+            sum(lag.known for lag in groups.lags.values()),
+            not any(lag.closed for lag in groups.lags.values()),
         )
         self.undecided = undecided[:MOST_UNDECIDED]
-        return LoadReading(sample, lags, self.undecided)
+        return LoadReading(sample, groups, self.undecided, topics)
 
 
 def rates(before: Sample, now: Sample) -> Rates | None:

@@ -15,7 +15,7 @@ from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.server.http.console.attention import Sight, attention
 from fencepost.server.http.console.history import LoadHistory, rates
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.others import describe_cluster
+from fencepost.server.http.v1.views import describe_cluster
 from fencepost.wire.apis import Key
 
 T = TypeVar("T")
@@ -94,4 +94,4 @@ def _memory() -> int | None:
         return None
 
 
-PAGES: Final = (ConsolePage("/", "Overview", "overview.html", read, "overview_live.html", True, True),)
+PAGES: Final = (ConsolePage("/", "Overview", read, "overview_live.html", in_navigation=True, has_charts=True),)

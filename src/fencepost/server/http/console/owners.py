@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.owners import list_owners, list_takeovers, list_waiting_claims
 from fencepost.server.http.v1.paging import read_place
+from fencepost.server.http.v1.views import list_owners, list_takeovers, list_waiting_claims
 
 _WAITING: Final = 50
 _TAKEOVERS: Final = 50
@@ -35,4 +35,6 @@ async def read(visit: Visit) -> Values:
     }
 
 
-PAGES: Final = (ConsolePage("/owners", "Owners", "owners.html", read, "owners_live.html", True),)
+PAGES: Final = (
+    ConsolePage("/owners", "Owners", read, "owners_live.html", find="Group or resource", in_navigation=True),
+)

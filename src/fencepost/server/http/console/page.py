@@ -59,11 +59,13 @@ class ConsolePage(NamedTuple):
     """With Starlette's parameters in braces."""
     title: str
     """Also the word in the navigation, if there is one."""
-    template: str
-    """Extends layout.html."""
     read: Callable[[Visit], Awaitable[Values]]
     live: str = ""
     """The template of the part that changes; the stream of the page sends it whenever it is another text."""
+    template: str = "layout.html"
+    """Extends layout.html, if the page has more than the frame, the form that finds rows, and the live part."""
+    find: str = ""
+    """The words before the field of the form, whose value is `find`."""
     in_navigation: bool = False
     has_charts: bool = False
 

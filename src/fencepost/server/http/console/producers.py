@@ -12,7 +12,7 @@ from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
 from fencepost.server.http.console.undecided import OpenInPartition, hanging
 from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
-from fencepost.server.http.v1.topics import list_producers, producer_row
+from fencepost.server.http.v1.views import list_producers, producer_row
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
 from fencepost.types import Pid
@@ -129,4 +129,6 @@ def _hanging(visit: Visit) -> list[OpenInPartition]:
     return [each for each in found if request.sees(TOPIC_READ, each.where.topic)][:_MOST]
 
 
-PAGES: Final = (ConsolePage("/producers", "Producers", "producers.html", read, "producers_live.html", True),)
+PAGES: Final = (
+    ConsolePage("/producers", "Producers", read, "producers_live.html", "producers.html", in_navigation=True),
+)

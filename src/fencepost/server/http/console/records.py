@@ -22,9 +22,8 @@ from fencepost.server.http.console.page import (
     Values,
     Visit,
 )
-from fencepost.server.http.console.rendering import render
+from fencepost.server.http.console.rendering import counted, number, render
 from fencepost.server.http.console.streams import event
-from fencepost.server.http.console.words import number
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
 from fencepost.server.search.showing import ShownRecord, show_record
@@ -135,9 +134,8 @@ def _shown(visit: Visit, form: SearchForm, found: list[FoundRecord]) -> list[Sho
 def _whole(form: SearchForm) -> str:
     """Name the range of a search that has left out nothing."""
     if form.start.kind == "last":
-        return (
-            f"the last {number(form.start.number)} offsets of {'each' if form.partition is None else 'the'} partition"
-        )
+        last = counted(form.start.number, "offset")
+        return f"the last {last} of {'each' if form.partition is None else 'the'} partition"
     return "the whole range"
 
 
@@ -233,7 +231,7 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     return StreamedAnswer(once(), "application/octet-stream", headers)
 
 
-PAGES: Final = (ConsolePage("/topics/{topic}/records", "Records", "records.html", read),)
+PAGES: Final = (ConsolePage("/topics/{topic}/records", "Records", read, template="records.html"),)
 STREAMS: Final = (
     ConsoleStream("/live/topics/{topic}/records", open_search),
     ConsoleStream("/topics/{topic}/records.jsonl", open_lines),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -13,8 +14,9 @@ from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.paging import PagePlace, read_place
-from fencepost.server.http.v1.security import list_acls, list_quotas, list_users
+from fencepost.server.http.v1.asking import HttpCaller
+from fencepost.server.http.v1.paging import Page, PagePlace, read_place
+from fencepost.server.http.v1.views import list_acls, list_quotas, list_users
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
 
@@ -55,39 +57,37 @@ def _word(value: Any) -> str:
 
 
 async def read_users(visit: Visit) -> Values:
-    find = visit.query.get("find", "")
-    values = _frame(visit, "users")
-    try:
-        page = await list_users(visit.caller, _place(visit), find)
-    except ServerError as error:
-        return {**values, "refused": _refusal(visit, error), "users": []}
-    return {**values, "users": page.items, "next_cursor": page.next_cursor}
+    return await _listed(visit, "users", partial(list_users, find=visit.query.get("find", "")))
 
 
 async def read_acls(visit: Visit) -> Values:
-    find = visit.query.get("find", "")
-    values = _frame(visit, "acls")
-    try:
-        page = await list_acls(visit.caller, _place(visit), find)
-    except ServerError as error:
-        return {**values, "refused": _refusal(visit, error), "acls": []}
-    return {**values, "acls": page.items, "next_cursor": page.next_cursor}
+    return await _listed(visit, "acls", partial(list_acls, find=visit.query.get("find", "")))
 
 
 async def read_quotas(visit: Visit) -> Values:
-    values = _frame(visit, "quotas")
+    return await _listed(visit, "quotas", list_quotas)
+
+
+async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace], Awaitable[Page[Any]]]) -> Values:
+    values = _frame(visit, here)
     try:
-        page = await list_quotas(visit.caller, _place(visit))
+        page = await rows(visit.caller, read_place(None, visit.query.get("cursor")))
     except ServerError as error:
-        return {**values, "refused": _refusal(visit, error), "quotas": []}
-    return {**values, "quotas": page.items, "next_cursor": page.next_cursor}
+        if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+            raise
+        who, need = visit.caller.session.principal, CLUSTER_DESCRIBE.operation.name
+        return {
+            **values,
+            "refused": f"{who} may not {need} the cluster, so this list is not shown. A super user can grant it.",
+        }
+    return {**values, "rows": page.items, "next_cursor": page.next_cursor}
 
 
 async def read_audit(visit: Visit) -> Values:
     broker = visit.broker
     topic, path = broker.config.audit_topic, broker.config.audit_file
     values: dict[str, Any] = {
-        **_frame(visit, "audit"), "rows": [], "searched": 0, "found": 0, "is_whole": True, "place": "", "how": "",
+        **_frame(visit, "audit"), "searched": 0, "found": 0, "is_whole": True, "place": "",
     }  # fmt: skip
     if topic is None and path is None:
         return {**values, "how": _HOW}
@@ -133,10 +133,6 @@ def _may_audit(visit: Visit, topic: str | None) -> bool:
     return str(visit.caller.session.principal) in authorizer.table.super_users
 
 
-def _place(visit: Visit) -> PagePlace:
-    return read_place(None, visit.query.get("cursor"))
-
-
 def _frame(visit: Visit, here: str) -> dict[str, Any]:
     """Return what all pages of security have."""
     return {
@@ -145,23 +141,19 @@ def _frame(visit: Visit, here: str) -> dict[str, Any]:
         "find": visit.query.get("find", ""),
         "query": visit.query,
         "refused": "",
+        "how": "",
+        "rows": [],
         "next_cursor": None,
     }
 
 
-def _refusal(visit: Visit, error: ServerError) -> str:
-    """Return the sentence for a user who may not see the list; raise any other error."""
-    if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-        raise error
-    who, need = visit.caller.session.principal, CLUSTER_DESCRIBE.operation.name
-    return f"{who} may not {need} the cluster, so this list is not shown. A super user can grant it."
-
-
 PAGES: Final = (
-    ConsolePage("/security", "Security", "security_users.html", read_users, in_navigation=True),
-    ConsolePage("/security/acls", "ACLs", "security_acls.html", read_acls),
-    ConsolePage("/security/quotas", "Quotas", "security_quotas.html", read_quotas),
-    ConsolePage("/security/audit", "Audit trail", "security_audit.html", read_audit, "security_audit_live.html"),
+    ConsolePage("/security", "Security", read_users, "", "security_users.html", "Name contains", in_navigation=True),
+    ConsolePage("/security/acls", "ACLs", read_acls, "", "security_acls.html", "Principal or resource contains"),
+    ConsolePage("/security/quotas", "Quotas", read_quotas, "", "security_quotas.html"),
+    ConsolePage(
+        "/security/audit", "Audit trail", read_audit, "security_audit_live.html", "security_frame.html", "Line contains"
+    ),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.v1.paging import read_place
-from fencepost.server.http.v1.sinks import list_sinks
+from fencepost.server.http.v1.views import list_sinks
 
 
 async def read(visit: Visit) -> Values:
@@ -15,4 +15,4 @@ async def read(visit: Visit) -> Values:
     return {"sinks": page.items, "find": find, "next_cursor": page.next_cursor, "query": visit.query}
 
 
-PAGES: Final = (ConsolePage("/sinks", "Sinks", "sinks.html", read, "sinks_live.html", in_navigation=True),)
+PAGES: Final = (ConsolePage("/sinks", "Sinks", read, "sinks_live.html", find="Name contains", in_navigation=True),)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
-from weakref import WeakKeyDictionary
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ
 from fencepost.errors import FencepostError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.paging import cut, read_place
-from fencepost.server.http.v1.topics import describe_topic, partition_page, sees_sizes
+from fencepost.server.http.v1.views import describe_topic, partition_page, sees_sizes
 from fencepost.server.net.turns import paced
 from fencepost.server.views.partitions import TopicSums, read_topics
 from fencepost.wire.apis import Key
@@ -20,13 +18,8 @@ if TYPE_CHECKING:
 
 _OPENED_FOR_A_PAGE: Final = 200
 """Closed partitions of which the list of topics opens the logs, to know their records."""
-_PARTITIONS_A_SECOND: Final = 1000
-_SUMS_SECONDS: Final = 1.9
-"""The sums of a topic are at most this old, or a second for each so many partitions."""
-_MOST_GROUPS: Final = 500
-_MOST_OFFSETS: Final = 2000
-"""Groups that are looked at, and committed offsets of each: whether they read a topic."""
-_GROUPS_SECONDS: Final = 10.0
+_FEW: Final = 200
+"""A topic with more partitions has the sums of the last reading, which all pages share."""
 
 
 class ShownSums(NamedTuple):
@@ -41,11 +34,6 @@ class TopicRow(NamedTuple):
     partitions: int
     internal: bool
     sums: ShownSums
-
-
-_sums: WeakKeyDictionary[Topic, tuple[float, TopicSums]] = WeakKeyDictionary()
-"""With the time until which they are good enough: many browsers may watch a list."""
-_readers: WeakKeyDictionary[Topic, tuple[float, list[str]]] = WeakKeyDictionary()
 
 
 async def read_list(visit: Visit) -> Values:
@@ -65,7 +53,7 @@ async def read_list(visit: Visit) -> Values:
     rows = []
     for topic in found:
         left -= await _open_closed(topic, left)
-        sums = await _summed(caller, topic)
+        sums = await _summed(visit, topic)
         rows.append(TopicRow(topic.name, topic.partition_count, topic.name.startswith("__"), sums))
     return {
         "query": visit.query,
@@ -93,15 +81,14 @@ async def _open_closed(topic: Topic, left: int) -> int:
     return closed
 
 
-async def _summed(caller: HttpCaller, topic: Topic) -> ShownSums:
-    now = caller.broker.clock.monotonic()
-    good_until, sums = _sums.get(topic, (0.0, None))
-    if sums is None or now >= good_until:
-        [rows] = await read_topics([topic], caller.turns)
+async def _summed(visit: Visit, topic: Topic) -> ShownSums:
+    if topic.partition_count <= _FEW:
+        [rows] = await read_topics([topic], visit.caller.turns)
         sums = rows.sums
-        _sums[topic] = now + max(topic.partition_count / _PARTITIONS_A_SECOND, _SUMS_SECONDS), sums
+    else:
+        sums = (await visit.history.now()).topics.get(topic.name, TopicSums())
     is_whole = sums.opened == topic.partition_count
-    return ShownSums(sums.records if is_whole else None, sums.size if is_whole and sees_sizes(caller) else None)
+    return ShownSums(sums.records if is_whole else None, sums.size if is_whole and sees_sizes(visit.caller) else None)
 
 
 async def read_one(visit: Visit) -> Values:
@@ -109,7 +96,7 @@ async def read_one(visit: Visit) -> Values:
     details = await describe_topic(caller, name)
     topic = caller.broker.topics.require(name)
     partitions = await partition_page(caller, topic, read_place(None, visit.query.get("cursor")))
-    sums = await _summed(caller, topic)
+    sums = await _summed(visit, topic)
     return {
         "query": visit.query,
         "topic": details,
@@ -118,28 +105,21 @@ async def read_one(visit: Visit) -> Values:
         "next_cursor": partitions.next_cursor,
         "sums": sums,
         "may_read": caller.request(Key.FETCH).sees(TOPIC_READ, name),
-        "groups": await _groups(caller, topic),
+        "groups": await _groups(visit, name),
         "writers": topic.writer_group or ", ".join(topic.writer_ids),
         "readers": topic.reader_group,
     }
 
 
-async def _groups(caller: HttpCaller, topic: Topic) -> list[str]:
-    """Return the groups that have committed offsets of the topic: of the first few hundred groups."""
-    now = caller.broker.clock.monotonic()
-    good_until, names = _readers.get(topic, (0.0, []))
-    if now >= good_until:
-        names = []
-        async for entry in paced(list(caller.broker.groups)[:_MOST_GROUPS]):
-            if any(where.topic == topic.name for where in list(entry.offsets)[:_MOST_OFFSETS]):
-                names.append(entry.group_id)
-        _readers[topic] = now + _GROUPS_SECONDS, sorted(names)
-    request = caller.request(Key.LIST_GROUPS)
+async def _groups(visit: Visit, topic: str) -> list[str]:
+    """Return the groups that have committed offsets of the topic."""
+    names = sorted((await visit.history.now()).groups.readers.get(topic, ()))
+    request = visit.caller.request(Key.LIST_GROUPS)
     sees_all = request.sees(CLUSTER_DESCRIBE)
-    return [name for name in sorted(names) if sees_all or request.sees(GROUP_DESCRIBE, name)]
+    return [name for name in names if sees_all or request.sees(GROUP_DESCRIBE, name)]
 
 
 PAGES: Final = (
-    ConsolePage("/topics", "Topics", "topics.html", read_list, "topics_live.html", True),
-    ConsolePage("/topics/{topic}", "Topic", "topic.html", read_one, "topic_live.html"),
+    ConsolePage("/topics", "Topics", read_list, "topics_live.html", "topics.html", in_navigation=True),
+    ConsolePage("/topics/{topic}", "Topic", read_one, "topic_live.html", "topic.html"),
 )

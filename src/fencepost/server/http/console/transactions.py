@@ -23,9 +23,9 @@ from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
 from fencepost.server.http.console.undecided import AbortEffect, HeldBack, effect_of_abort, held_back, is_hanging
 from fencepost.server.http.v1.asking import HttpCaller, check
-from fencepost.server.http.v1.others import describe_transaction
 from fencepost.server.http.v1.paging import cut, read_place
 from fencepost.server.http.v1.routes import STATUS
+from fencepost.server.http.v1.views import describe_transaction
 from fencepost.server.net.turns import paced
 from fencepost.types import Pid, TopicPartition
 from fencepost.wire.apis import Key
@@ -272,9 +272,9 @@ async def abort_hanging(visit: Visit, form: Form) -> Done:
 
 
 PAGES: Final = (
-    ConsolePage("/transactions", "Transactional ids", "transactions.html", read_list, "transactions_live.html"),
-    ConsolePage("/transactions/{name:path}", "Transaction", "transaction.html", read_one),
-    ConsolePage("/producers/hanging", "Hanging transaction", "hanging.html", read_hanging),
+    ConsolePage("/transactions", "Transactional ids", read_list, "transactions_live.html", "transactions.html"),
+    ConsolePage("/transactions/{name:path}", "Transaction", read_one, template="transaction.html"),
+    ConsolePage("/producers/hanging", "Hanging transaction", read_hanging, template="hanging.html"),
 )
 ACTIONS: Final = (
     ConsoleAction("/transactions/{name:path}", abort),

@@ -6,35 +6,16 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_origin
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_origin, get_type_hints
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fencepost.core.rows import (
-    AclRow,
-    ClusterRow,
-    GroupDetails,
-    GroupOffset,
-    GroupSummary,
-    OwnerDescription,
-    PartitionDetails,
-    ProblemRow,
-    ProducerDetails,
-    QuotaRow,
-    SinkRow,
-    TakeoverRow,
-    TopicDetailsRow,
-    TopicRow,
-    TransactionDetails,
-    UserRow,
-    WaitingClaimRow,
-    plain,
-)
+from fencepost.core.rows import ProblemRow, plain
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.v1 import groups, others, owners, security, sinks, topics
+from fencepost.server.http.v1 import views
 from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.openapi import describe
 from fencepost.server.http.v1.paging import BadQuery, Page, read_place
@@ -50,8 +31,6 @@ _ONE_GROUP: Final = {"group": "only of this group"}
 
 class ApiRoute(NamedTuple):
     path: str
-    answer: Any
-    """The type of the answer."""
     make: Callable[..., Awaitable[Any]]
     """Called with the caller, the place of the page if there are pages, and the parameters of path and query."""
     summary: str
@@ -64,6 +43,11 @@ class ApiRoute(NamedTuple):
         return str(self.make.__name__)
 
     @property
+    def answer(self) -> Any:
+        """The type of the answer."""
+        return get_type_hints(self.make)["return"]
+
+    @property
     def is_paged(self) -> bool:
         return get_origin(self.answer) is Page
 
@@ -73,61 +57,57 @@ class ApiRoute(NamedTuple):
 
 
 ROUTES: Final = (
-    ApiRoute("/cluster", ClusterRow, others.describe_cluster, "The cluster.", "DescribeCluster"),
-    ApiRoute("/topics", Page[TopicRow], topics.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
+    ApiRoute("/cluster", views.describe_cluster, "The cluster.", "DescribeCluster"),
+    ApiRoute("/topics", views.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
     ApiRoute(
-        "/topics/{topic}", TopicDetailsRow, topics.describe_topic, "A topic with its configs.",
+        "/topics/{topic}", views.describe_topic, "A topic with its configs.",
         "DescribeTopicPartitions, DescribeConfigs",
     ),
     ApiRoute(
-        "/topics/{topic}/partitions", Page[PartitionDetails], topics.list_partitions,
-        "Partitions of a topic with offsets and sizes.",
+        "/topics/{topic}/partitions", views.list_partitions, "Partitions of a topic with offsets and sizes.",
         "DescribeTopicPartitions, ListOffsets, DescribeLogDirs",
     ),
     ApiRoute(
-        "/topics/{topic}/producers", Page[ProducerDetails], topics.list_producers,
+        "/topics/{topic}/producers", views.list_producers,
         "Producers that the partitions of a topic remember, with H(P).",
         "DescribeTopicPartitions, DescribeProducers",
     ),
-    ApiRoute("/groups", Page[GroupSummary], groups.list_groups, "Consumer groups, by name.", "ListGroups"),
+    ApiRoute("/groups", views.list_groups, "Consumer groups, by name.", "ListGroups"),
     ApiRoute(
-        "/groups/{group:path}/offsets", Page[GroupOffset], groups.list_offsets,
-        "Committed offsets of a group, with the lag.", "OffsetFetch, ListOffsets",
+        "/groups/{group:path}/offsets", views.list_offsets, "Committed offsets of a group, with the lag.",
+        "OffsetFetch, ListOffsets",
     ),
     ApiRoute(
-        "/groups/{group:path}", GroupDetails, groups.describe_group, "A group with its members.",
+        "/groups/{group:path}", views.describe_group, "A group with its members.",
         "ConsumerGroupDescribe, DescribeGroups",
     ),
     ApiRoute(
-        "/transactions", Page[TransactionDetails], others.list_transactions, "Transactional ids, by name.",
+        "/transactions", views.list_transactions, "Transactional ids, by name.",
         "ListTransactions, DescribeTransactions",
     ),
     ApiRoute(
-        "/transactions/{name:path}", TransactionDetails, others.describe_transaction, "A transactional id.",
+        "/transactions/{name:path}", views.describe_transaction, "A transactional id.",
         "DescribeTransactions",
     ),
     ApiRoute(
-        "/owners", Page[OwnerDescription], owners.list_owners, "Owners of resources, by group and resource.",
+        "/owners", views.list_owners, "Owners of resources, by group and resource.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/waiting", Page[WaitingClaimRow], owners.list_waiting_claims, "Claims that wait in line.",
+        "/owners/waiting", views.list_waiting_claims, "Claims that wait in line.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/takeovers", Page[TakeoverRow], owners.list_takeovers,
+        "/owners/takeovers", views.list_takeovers,
         "The last take-overs since the start of the server, the newest first.", "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/sinks", Page[SinkRow], sinks.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
+        "/sinks", views.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
         "DescribeTopicPartitions, Fetch",
     ),
-    ApiRoute(
-        "/users", Page[UserRow], security.list_users, "Users, by name, without their secrets.",
-        "DescribeUserScramCredentials",
-    ),
-    ApiRoute("/acls", Page[AclRow], security.list_acls, "ACLs.", "DescribeAcls"),
-    ApiRoute("/quotas", Page[QuotaRow], security.list_quotas, "Quotas.", "DescribeClientQuotas"),
+    ApiRoute("/users", views.list_users, "Users, by name, without their secrets.", "DescribeUserScramCredentials"),
+    ApiRoute("/acls", views.list_acls, "ACLs.", "DescribeAcls"),
+    ApiRoute("/quotas", views.list_quotas, "Quotas.", "DescribeClientQuotas"),
 )  # fmt: skip
 
 STATUS: Final = {

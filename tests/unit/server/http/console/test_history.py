@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.server.broker import Broker
 from fencepost.server.counters import Distribution
-from fencepost.server.http.console.history import LoadHistory, LoadReading, Sample
+from fencepost.server.http.console.history import GroupViews, LoadHistory, LoadReading, Sample
 from fencepost.server.views.groups import GroupLag
 from tests.support.clock import HandWoundClock
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 def reading(taken_ms: int, monotonic: float = 0.0, lag: int = 0) -> LoadReading:
     sample = Sample(taken_ms, monotonic, 0, 0, 0, Distribution((), 0.0), 0, lag, lag_is_exact=True)
-    return LoadReading(sample, {"billing": GroupLag(lag, 0, 1)}, [])
+    return LoadReading(sample, GroupViews({"billing": GroupLag(lag, 0, 1)}, {}))
 
 
 def make_history() -> LoadHistory:

@@ -24,8 +24,9 @@ function draw(figure) {
   root.className = "drawn";
   figure.append(root);
   const names = figure.dataset.labels.split("|");
+  // 28: the padding of the figure; on the right there is room for half a time.
   const plot = new uPlot({
-    width: Math.max(figure.clientWidth, 200), height: 180, cursor: { y: false }, legend: { show: names.length > 1 },
+    width: Math.max(figure.clientWidth - 28, 200), height: 180, padding: [null, 30, null, null], cursor: { y: false }, legend: { show: names.length > 1 },
     scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
     axes: [{ ...axis, space: 80, values: times }, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
     series: [{}, ...names.map((label, at) => ({ label, stroke: colour(`--series-${at % 4}`), width: 2 }))],

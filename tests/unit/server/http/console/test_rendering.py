@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.server.http.console.words import counted, moment, number, size, span
+from fencepost.server.http.console.rendering import counted, moment, number, size, span
 
 pytestmark = pytest.mark.unit
 
