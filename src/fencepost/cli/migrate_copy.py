@@ -23,6 +23,7 @@ from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import Question, choose_version
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.read.resending import OutgoingBatch, outgoing
 from fencepost.client.transactions.coordinator import Transactional
@@ -32,7 +33,6 @@ from fencepost.client.transactions.shared_writer import (
     SentBatch,
     SharedTransaction,
 )
-from fencepost.client.transactions.targets import describe
 from fencepost.core.offset_copy import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
