@@ -344,6 +344,7 @@ class DataFrameContent:
         if options.topic is None and not options.topics and "topic" not in chosen:
             raise ConfigError("no target: give the sink a topic, or the DataFrame a column `topic`")
         self.close()
+        self._targets = {}  # they may have changed since an earlier attempt
         limits = few.limits_of(tasks)
         found = self._frozen_here(chosen, limits) if limits is not None and self._are_few(limits) else None
         self.manifest = found or self._frozen_by_tasks(tasks)
