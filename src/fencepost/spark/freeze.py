@@ -204,8 +204,10 @@ class Encoder:
         for topic, part in self._by_topic(rows):
             target = self.targets.get(topic) if topic is not None else None
             if target is None:
-                named = "neither the row nor the sink names a topic" if topic is None else f"no topic {topic!r}"
-                yield from self._unwritable(part, topic, named, now_ms)
+                why = "neither the row nor the sink names a topic" if topic is None else f"no topic {topic!r}"
+                if topic is not None and self.encoding.dead_letter is None:
+                    why += f"; `fencepost topic create {topic}` makes it, or create=PARTITIONS lets the sink do it"
+                yield from self._unwritable(part, topic, why, now_ms)
             else:
                 yield from self._add_to(target, part, now_ms)
 
