@@ -21,7 +21,7 @@ from playwright.sync_api import Browser
 
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.micro_batch import Runner
+from fencepost.client.micro_batch.runner import Runner
 from fencepost.core.security.acls import Operation, ResourceType
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
 from tests.support.http import ANY

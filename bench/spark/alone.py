@@ -9,11 +9,11 @@ from bench.spark.plan import PARTITIONS
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.targets import Target
 from fencepost.client.read.ranges import Range, fetch
-from fencepost.client.transactions.targets import Target
 from fencepost.kernel import CODECS
 from fencepost.spark import arrow
-from fencepost.spark.freeze import Encoding, encoded_batches
+from fencepost.spark.freeze import Encoder, Encoding
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def seconds(address: str, topic: str) -> dict[str, float]:
             rows += arrow.rows(wanted, fetch(routes, wanted), ("key", "value"))
     decoded = time.process_time()
     target = Target("out", PARTITIONS, 1 << 20, compacted=False)
-    encoding = Encoding({"out": target}, "out", CODECS["none"], None, 512 << 10, 0, None, None)
-    for _ in encoded_batches(encoding, 0, iter(rows)):
+    encoding = Encoding({"out": target}, "out", CODECS["none"], None, 512 << 10, None, None)
+    for _ in Encoder(encoding, 0).encode(rows):
         pass
     return {DECODE: decoded - began, ENCODE: time.process_time() - decoded}

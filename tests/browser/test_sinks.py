@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 import fencepost
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.micro_batch import Runner
+from fencepost.client.micro_batch.runner import Runner
 from fencepost.core.micro_batch import Replaced
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.committed import committed_values

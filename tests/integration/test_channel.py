@@ -79,7 +79,10 @@ def test_a_host_that_does_not_exist_is_named() -> None:
 
 
 def test_a_silent_server_is_timed_out_and_not_waited_for_twice() -> None:
-    with peer(lambda _: b"", answer) as address, closing(Channel(address, request_timeout=0.2)) as channel:
+    with (
+        peer(lambda _: b"", answer) as address,
+        closing(Channel(address, ClientSettings((address,), request_timeout=0.2))) as channel,
+    ):
         with pytest.raises(TimedOut, match=r"did not answer ApiVersions within 0\.2 s; whether it took effect"):
             channel.versions()
         channel.request_timeout = 10.0

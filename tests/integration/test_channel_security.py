@@ -15,6 +15,7 @@ import pytest
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.security import Sasl, Security, Tls
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import Unreachable
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -91,7 +92,10 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
 def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certificates: Certificates) -> None:
     """The session tickets that TLS 1.3 sends behind the handshake are not mistaken for an answer, nor for the end."""
     security = Security(Tls(str(certificates.authority)))
-    with peer([3, 0], server_context(certificates)) as address, closing(Channel(address, security=security)) as channel:
+    with (
+        peer([3, 0], server_context(certificates)) as address,
+        closing(Channel(address, ClientSettings((address,), security=security))) as channel,
+    ):
         for _ in range(2):
             assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
         # Versions and two questions: the peer has ended it now, or is about to.
@@ -105,7 +109,10 @@ def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certifica
 
 def test_a_session_that_is_over_is_not_used_again() -> None:
     security = Security(sasl=Sasl("PLAIN", "a", "b"))
-    with peer([0, 0], lifetime=1) as address, closing(Channel(address, security=security)) as channel:
+    with (
+        peer([0, 0], lifetime=1) as address,
+        closing(Channel(address, ClientSettings((address,), security=security))) as channel,
+    ):
         channel.versions()
         assert channel._connection is not None
         channel._connection.session_ends = 0.0  # the millisecond is over
@@ -122,6 +129,7 @@ def test_a_server_that_speaks_no_tls_is_recognised(certificates: Certificates) -
                 accepted.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=refuse, daemon=True).start()
-        channel = Channel(Address(*listener.getsockname()), security=Security(Tls(str(certificates.authority))))
+        at = Address(*listener.getsockname())
+        channel = Channel(at, ClientSettings((at,), security=Security(Tls(str(certificates.authority)))))
         with closing(channel), pytest.raises(Unreachable, match="does not speak TLS"):
             channel.versions()

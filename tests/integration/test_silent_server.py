@@ -73,7 +73,7 @@ def test_a_server_that_refuses_and_one_that_answers_make_an_answer(both: ClientS
 
 
 def test_close_ends_a_question_that_is_under_way(silent: Address) -> None:
-    channel = Channel(silent, request_timeout=LONG)
+    channel = Channel(silent, ClientSettings((silent,), request_timeout=LONG))
     outcome: Future[object] = Future()
 
     def ask() -> None:

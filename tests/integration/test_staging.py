@@ -14,10 +14,10 @@ from fencepost import Admin
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
+from fencepost.client.micro_batch.targets import Target
 from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
-from fencepost.client.transactions.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
-from fencepost.client.transactions.targets import Target
 from fencepost.core.micro_batch import ContentLost, Replaced
 from fencepost.core.staging import Staged, ends_of
 from fencepost.kernel import decode_batch, encode_batch, read_header

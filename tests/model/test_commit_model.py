@@ -26,6 +26,7 @@ from fencepost.core.micro_batch import (
     Compare,
     Fence,
     Freeze,
+    FrozenContent,
     Look,
     Origin,
     Peek,
@@ -55,12 +56,8 @@ class Half(NamedTuple):
     half: int
 
 
-class Content(int):
-    """What a freeze answers: the rows of a batch, as one number."""
-
-    @property
-    def digest(self) -> str:
-        return f"rows-{int(self)}"
+def digest_of(content: int | None) -> str:
+    return f"rows-{content}"
 
 
 class Refused(Exception):
@@ -244,14 +241,15 @@ class Driver:
             case Freeze(fresh=fresh):
                 if fresh or self.frozen is None:
                     self.frozen = self._compute(batch)
-                return Content(self.frozen) if self.stateful else self.frozen
+                return FrozenContent(digest=digest_of(self.frozen) if self.stateful else "")
             case Compare(last=last):
                 if self.state is None:
                     yield from self._recompute(batch)
-                return "" if last.digest == Content(self.state or 0).digest else "other rows"
-            case Publish(identity=identity, manifest=content):
+                return "" if last.digest == digest_of(self.state) else "other rows"
+            case Publish(identity=identity):
+                assert self.frozen is not None
                 for half in (0, 1):
-                    written = Half(batch, content, half)
+                    written = Half(batch, self.frozen, half)
                     yield from self._with_fate("task", partial(world.write, identity, written))
             case Announce(identity=identity, progress=progress):
                 yield from self._with_fate("announce", partial(world.write_alone, identity, progress))

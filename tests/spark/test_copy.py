@@ -23,7 +23,7 @@ from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.core.micro_batch import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.spark import copy as copying
-from fencepost.spark.copy import Copy, Round, _name_of, _task
+from fencepost.spark.copy import CopiedRange, Copy, Round, _name_of, _task
 from tests.support.committed import committed
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LocalCopy(Copy):
         nothing: Any = None
         super().__init__(nothing, ClientSettings.of(source), topic, ClientSettings.of(target), target_topic, **options)
 
-    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[CopiedRange]:
         return _task(self.source, self.target, self.target_topic, self.max_bytes, transaction)(ranges)
 
 
@@ -452,9 +452,7 @@ def test_a_task_that_failed_in_its_second_range_copies_nothing_twice(
             yield batches
 
     class Twice(LocalCopy):
-        def carry(
-            self, transaction: SharedTransaction, ranges: list[Range]
-        ) -> list[tuple[int, int, int, int, int, int]]:
+        def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[CopiedRange]:
             with pytest.raises(RuntimeError, match="this attempt fails"):
                 super().carry(transaction, ranges)
             return super().carry(transaction, ranges)

@@ -10,7 +10,7 @@ import fencepost
 import fencepost.spark
 from fencepost import Admin, SendFailed, ServerError
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
+from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.errors import ErrorCode
 from fencepost.spark.copy import Copy
 from tests.support.committed import committed_values

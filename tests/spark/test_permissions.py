@@ -9,8 +9,8 @@ import pytest
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.kernel import encode_batch
 from fencepost.spark.readiness import try_name, try_read, try_write

@@ -13,42 +13,44 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch import Poisoned, Replaced, SinkNameInUse
+from fencepost.client.micro_batch.runner import Advice, MicroBatchSteps, Runner
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.core.micro_batch import FrozenContent, Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition
 from tests.support.committed import committed_values
+from tests.support.sink_rows import GivenContent
 
 pytestmark = pytest.mark.integration
 
 
-class Words(MicroBatch):
+class Words(GivenContent):
     """A micro-batch whose rows are given: one record batch per partition."""
 
     def __init__(self, runner: Runner, topic: str, words: list[str]) -> None:
-        super().__init__(runner)
+        self.runner = runner
         self.topic = topic
         self.words = words
         self.frozen = 0
+        self.rows: dict[TopicPartition, list[bytes]] = {}
 
-    def freeze(self, position: str) -> dict[TopicPartition, list[bytes]]:
+    def freeze(self, position: str) -> FrozenContent:
         self.frozen += 1
-        rows: dict[TopicPartition, list[bytes]] = {}
+        self.rows = {}
         for at, word in enumerate(self.words):
-            rows.setdefault(TopicPartition(self.topic, at % 2), []).append(word.encode())
-        return rows
+            self.rows.setdefault(TopicPartition(self.topic, at % 2), []).append(word.encode())
+        return FrozenContent()
 
-    def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
-        for where, values in manifest.items():
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        for where, values in self.rows.items():
             self.runner.on_step(f"to {where.partition}")
-            writer = PartitionWriter(self.links(), transaction, where)
+            writer = PartitionWriter(links, transaction, where)
             writer.write(encode_batch([(None, value, time.time_ns() // 1_000_000, None) for value in values]))
             writer.finish()
 
-    def records(self, manifest: Mapping[TopicPartition, list[bytes]]) -> Mapping[TopicPartition, int]:
-        return {where: len(values) for where, values in manifest.items()}
+    def records(self) -> Mapping[TopicPartition, int]:
+        return {where: len(values) for where, values in self.rows.items()}
 
 
 class Died(BaseException):
@@ -98,15 +100,15 @@ def topic(servers: str, name: str) -> str:
 @pytest.fixture(autouse=True)
 def no_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed driver aborts nothing."""
-    said = MicroBatch.abort
+    said = MicroBatchSteps.abort
 
-    def abort(self: MicroBatch) -> None:
+    def abort(self: MicroBatchSteps) -> None:
         import sys
 
         if not isinstance(sys.exc_info()[1], Died):
             said(self)
 
-    monkeypatch.setattr(MicroBatch, "abort", abort)
+    monkeypatch.setattr(MicroBatchSteps, "abort", abort)
 
 
 def test_batches_appear_whole_and_in_order(servers: str, topic: str) -> None:
@@ -257,9 +259,9 @@ class ThreeBatches(Words):
 
     bumped = False
 
-    def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
-        for where, values in manifest.items():
-            writer = PartitionWriter(self.links(), transaction, where, fresh=True)
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        for where, values in self.rows.items():
+            writer = PartitionWriter(links, transaction, where, fresh=True)
             for value in values:
                 writer.write(encode_batch([(None, value, time.time_ns() // 1_000_000, None)]))
                 if not self.bumped:
@@ -357,15 +359,13 @@ def test_a_batch_whose_transaction_timed_out_is_published_again(servers: str, na
     assert sorted(committed_values(servers, name)) == [b"a", b"b"]
 
 
-def test_a_spark_job_whose_transaction_was_given_up_is_told_what_helps(ours: str, name: str) -> None:
-    """A task's error reaches the driver as text."""
-
+def test_a_job_whose_transaction_was_given_up_is_told_what_helps(ours: str, name: str) -> None:
     class Slow(Words):
-        when_slow = "be quick"
+        advice = Advice(when_slow="be quick")
 
-        def publish(self, transaction: SharedTransaction, manifest: Mapping[TopicPartition, list[bytes]]) -> None:
-            self.took["publish"] = 6_000.0  # that of the attempt before
-            raise RuntimeError("Job aborted: ServerError: INVALID_PRODUCER_EPOCH: writing to …")
+        def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+            self.runner.took["publish"] = 6_000.0  # that of the attempt before
+            raise ServerError(ErrorCode.INVALID_PRODUCER_EPOCH, "writing to …")
 
     with Admin(ours) as admin:
         admin.create_topic(name, 2)

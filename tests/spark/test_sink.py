@@ -16,7 +16,7 @@ import fencepost.spark
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.progress_topic import ProgressTopic
+from fencepost.client.micro_batch.progress_topic import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support import writing
 from tests.support.committed import committed, committed_values
@@ -64,16 +64,17 @@ def test_a_batch_dataframe_is_written_once_per_job(
     spark: SparkSession, servers: str, name: str, driver_bytes: int
 ) -> None:
     create(servers, name)
-    df = numbers(spark, 5_000)
+    rows = 60 if driver_bytes else 5_000
+    df = numbers(spark, rows)
     first = fencepost.spark.write(df, servers, topic=name, job=name, driver_bytes=driver_bytes, compression="lz4")
     again = fencepost.spark.write(df, servers, topic=name, job=name, driver_bytes=driver_bytes)
-    assert (first.rows, first.skipped, first.partitions) == (5_000, False, 3)
+    assert (first.rows, first.skipped, first.partitions) == (rows, False, 3)
     assert (first.published_by, again.skipped) == ("driver" if driver_bytes else "tasks", True)
     found = committed(servers, name)
-    assert Counter(int(message.value()) for message in found) == Counter(range(5_000))
+    assert Counter(int(message.value()) for message in found) == Counter(range(rows))
     for key in range(10):  # records of one key are in one partition, in order
         of_key = [message for message in found if message.key() == str(key).encode()]
-        assert [int(message.value()) for message in of_key] == list(range(key, 5_000, 10))
+        assert [int(message.value()) for message in of_key] == list(range(key, rows, 10))
         assert len({message.partition() for message in of_key}) == 1
 
 
@@ -179,7 +180,7 @@ def test_a_timestamp_the_server_still_rejects_is_judged_again_with_more_margin(
     spark: SparkSession, servers: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time passes between freezing and publishing, and clocks differ."""
-    from fencepost.client.transactions.targets import TimeLimits
+    from fencepost.client.micro_batch.targets import TimeLimits
 
     create(servers, name, message_timestamp_before_max_ms="3600000")
     create(servers, f"{name}-dead", partitions=1)
@@ -201,31 +202,6 @@ def test_a_row_that_names_what_cannot_be_a_topic_is_a_dead_letter(spark: SparkSe
     fencepost.spark.write(df, ours, job=name, dead_letter=f"{name}-dead", create=1)
     assert committed_values(ours, name) == [b"fine"]
     assert sorted(committed_values(ours, f"{name}-dead")) == [b"nameless", b"neither", b"no name", b"too long"]
-
-
-def test_rows_too_large_for_an_arrow_batch_are_frozen_again_the_way_spark_does(
-    spark: SparkSession, ours: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PIPE-5: how large rows are is a guess from the micro-batch before."""
-    from fencepost.spark import tuning
-    from fencepost.spark.sink import _DataFrameBatch
-
-    create(ours, name)
-    collected = _DataFrameBatch._collected
-    settings: list[dict[str, str]] = []
-
-    def failing(work: _DataFrameBatch, *arguments: Any, **how: Any) -> Any:
-        if not settings:
-            work.sink.row_bytes = 8.0  # as a micro-batch of small rows before this one would leave it
-        settings.append(dict(work._arrow_batches()))
-        if len(settings) == 1:
-            raise RuntimeError("org.apache.arrow.vector.util.OversizedAllocationException: unable to expand the buffer")
-        return collected(work, *arguments, **how)
-
-    monkeypatch.setattr(_DataFrameBatch, "_collected", failing)
-    fencepost.spark.write(numbers(spark, 100), ours, topic=name, job=name)
-    assert settings == [tuning.arrow_batches_of(8.0), tuning.arrow_batches_of(None)]
-    assert Counter(map(int, committed_values(ours, name))) == Counter(range(100))
 
 
 def test_a_row_that_can_never_be_written_fails_the_batch_without_dead_letters(
@@ -423,7 +399,7 @@ def test_an_exception_in_on_report_is_logged_and_does_not_end_the_query(
 def test_spark_counts_each_row_once_where_rows_name_their_topics(
     spark: SparkSession, ours: str, name: str, tmp_path: Path, rows: int
 ) -> None:
-    """The sink looks through the rows for their topics, and the last micro-batch names a topic that none did before."""
+    """Tasks look topics up as rows name them, and the last micro-batch names a topic that none did before."""
     create(ours, f"{name}-0", f"{name}-1")
     fill(spark, ours, f"{name}-in", 2 * rows)
     new = f"case when cast(cast(value as string) as int) < {rows} then '{name}-0' else '{name}-1' end topic"
@@ -439,7 +415,7 @@ def test_spark_counts_each_row_once_where_rows_name_their_topics(
 def test_a_topic_column_that_changes_when_recomputed_sends_no_row_to_dead_letters(
     spark: SparkSession, ours: str, name: str, tmp_path: Path
 ) -> None:
-    """The rows are looked through before they are frozen, and a random column comes out otherwise then."""
+    """Topics are looked up where rows are encoded, so a random column cannot come out otherwise in between."""
     from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
     create(ours, f"{name}-a", f"{name}-b", f"{name}-dead")
@@ -450,12 +426,9 @@ def test_a_topic_column_that_changes_when_recomputed_sends_no_row_to_dead_letter
 
     one = spark.createDataFrame([("one",)], "value string")
     df = one.withColumn("topic", F.udf(named, "string").asNondeterministic()("value"))
-    fencepost.spark.write(df, ours, job=name, dead_letter=f"{name}-dead")
-    assert {topic: committed_values(ours, f"{name}-{topic}") for topic in ("a", "b", "dead")} == {
-        "a": [],
-        "b": [b"one"],
-        "dead": [],
-    }
+    fencepost.spark.write(df, ours, job=name, dead_letter=f"{name}-dead", driver_bytes=0)
+    found = {topic: committed_values(ours, f"{name}-{topic}") for topic in ("a", "b", "dead")}
+    assert found == {"a": [b"one"], "b": [], "dead": []}
 
 
 @pytest.mark.every_run("3-False-by key", "4-True-without a key")

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.progress_topic import TRANSACTIONAL_ID_PREFIX
 from tests.support.committed import committed_values
 from tests.support.pauses import paused_at
 from tests.support.spark import ROOT

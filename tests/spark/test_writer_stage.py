@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fencepost import Admin, Producer
 from fencepost.cli import main
 from fencepost.client.admin import HIGH_WATERMARK
-from fencepost.client.transactions.stage_topic import TOPIC_PREFIX
+from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
 from tests.support.committed import committed, committed_values
 from tests.support.pauses import paused_at
 from tests.support.writing import create, fill, numbers, run, save, stream

@@ -5,29 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import PartitionWriter, SharedTransaction
+from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.core.micro_batch import FrozenContent, Progress
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition
 
 
-class Rows(MicroBatch):
+class GivenContent:
+    """What contents of a micro-batch that are given have in common."""
+
+    advice = Advice()
+
+    def other_rows(self, last: Progress) -> str:
+        return ""
+
+    def is_unwanted(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+class Rows(GivenContent):
     """A micro-batch of a sink, as Spark's driver carries it out, with rows that are given."""
 
     def __init__(self, runner: Runner, topic: str, count: int) -> None:
-        super().__init__(runner)
+        self._runner = runner
         self._where = TopicPartition(topic, 0)
         self._count = count
 
-    def freeze(self, position: str) -> int:
-        return self._count
+    def freeze(self, position: str) -> FrozenContent:
+        return FrozenContent()
 
-    def publish(self, transaction: SharedTransaction, manifest: int) -> None:
-        self.runner.on_step("writing")
-        writer = PartitionWriter(self.links(), transaction, self._where)
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        self._runner.on_step("writing")
+        writer = PartitionWriter(links, transaction, self._where)
         now = time.time_ns() // 1_000_000
-        writer.write(encode_batch([(None, b"a row", now, None) for _ in range(manifest)]))
+        writer.write(encode_batch([(None, b"a row", now, None) for _ in range(self._count)]))
         writer.finish()
 
-    def records(self, manifest: int) -> Mapping[TopicPartition, int]:
-        return {self._where: manifest}
+    def records(self) -> Mapping[TopicPartition, int]:
+        return {self._where: self._count}

@@ -74,7 +74,7 @@ CALLED_BY_OTHERS: Final = {
     "uvicorn": {"capture_signals", "main_loop", "startup"},
 }  # fmt: skip
 """Names that no line of ours calls."""
-SEEN_BY_TESTS: Final = {"contention", "waiting_for_memory"}
+SEEN_BY_TESTS: Final = {"waiting_for_memory"}
 DEFINITION: Final = re.compile(
     r"^(?: *(?P<decorator>@[\w.]+|\)).*\n)?(?: *(?:async def|def|class) (?P<name>\w+)|(?P<constant>[A-Z_]\w+)\b.* = )",
     re.MULTILINE,

@@ -80,7 +80,7 @@ UNUSED = (
     "cluster.config_names",
     "cluster.sasl",
     "read.fetcher",
-    "transactions.micro_batch",
+    "micro_batch.runner",
 )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import click
 
 from fencepost.cli.acl import TYPES, operation_named, resource_type
+from fencepost.cli.errors import DENIALS
 from fencepost.cli.options import ClusterTarget, client_command
 from fencepost.cli.output import Column
 from fencepost.errors import ErrorCode, FencepostError, TlsRefused
@@ -159,9 +160,9 @@ def _offered(admin: Admin) -> Iterator[CheckResult]:
 def _replication(admin: Admin) -> Iterator[CheckResult]:
     """Check the topics in which owners and sinks keep their state."""
     from fencepost.client.manage.lasting import weak_topics
+    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
+    from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
-    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
-    from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGES
 
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS, STAGES))]
     weak = list(weak_topics(admin, names))
@@ -189,14 +190,6 @@ def _broker(settings: ClientSettings, number: int, host: str, port: int) -> Chec
 
 
 _GRANTERS: Final = "a super user, or a principal with ALTER on the cluster, can"
-_DENIALS: Final = frozenset(
-    {
-        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-        ErrorCode.GROUP_AUTHORIZATION_FAILED,
-        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
 
 
 def principal_of(settings: ClientSettings) -> str | None:
@@ -250,7 +243,7 @@ def why_not(admin: Admin, operation_text: str, kind_text: str, name: str) -> tup
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             detail = f"topic {name} does not exist, so nothing is known about its permissions"
             return False, detail, f"create it: fencepost topic create {name}"
-        if error.code not in _DENIALS:
+        if error.code not in DENIALS:
             raise
     detail = f"{principal} may not {what}"
     denial = _denial(admin, who, operation, kind, name)

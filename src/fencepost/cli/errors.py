@@ -26,7 +26,7 @@ MISUSED: Final = 2
 INTERRUPTED: Final = 130
 
 
-_DENIALS: Final = frozenset(
+DENIALS: Final = frozenset(
     {
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -138,7 +138,7 @@ def _text(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if type(error) is Unreachable:  # not its subclasses: there the address is right, and TLS fails
         return f"{error} (--servers, FENCEPOST_SERVERS)"
-    if isinstance(error, ServerError) and error.code in _DENIALS and "only the owner" not in error.message:
+    if isinstance(error, ServerError) and error.code in DENIALS and "only the owner" not in error.message:
         return f"{error} (`fencepost doctor --may OPERATION TYPE NAME` tells what is missing)"
     return str(error) or type(error).__name__
 

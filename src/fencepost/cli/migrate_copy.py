@@ -23,11 +23,11 @@ from fencepost.cli.migrate_writer import OffsetWriter, markers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.read.resending import OutgoingBatch, outgoing
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.client.transactions.targets import describe
 from fencepost.core.offset_copy import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError

@@ -10,14 +10,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from fencepost.client.admin import Admin
 from fencepost.client.manage.results import ClientQuotas, NewTopic
+from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
+from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
-from fencepost.client.transactions.progress_topic import TOPIC_PREFIX as SINKS
-from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.core.group_transfer import OffsetTransfer, transfer
 from fencepost.core.quotas.entities import describe_entity, entity_of
 from fencepost.core.rows import GroupOffset, GroupSummary
-from fencepost.core.security.acl_choice import narrowed
-from fencepost.core.security.acls import Acl, ResourceType
+from fencepost.core.security.acls import Acl, ResourceType, narrowed
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.types import TopicPartition
 

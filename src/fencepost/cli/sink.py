@@ -39,7 +39,7 @@ def list_sinks(target: ClusterTarget) -> None:
       fencepost sink list
       fencepost sink list --json
     """
-    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX
+    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX
 
     settings = target.settings()
     with target.admin() as admin:
@@ -80,9 +80,9 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
       fencepost sink reset job.2026-11-15
     """
     from fencepost.client.cluster.routing import Routes
+    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+    from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
     from fencepost.client.transactions.coordinator import Transactional
-    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
-    from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
 
     topic = TOPIC_PREFIX + check_name(name)
     confirm(f"delete the progress of sink {name}, and fence the query that runs it?", yes)
@@ -99,7 +99,7 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
 
 def _last(settings: ClientSettings, name: str) -> Progress | None:
     from fencepost.client.cluster.routing import Routes
-    from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, ProgressTopic
+    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, ProgressTopic
 
     with Routes(settings) as routes:
         try:

@@ -19,8 +19,8 @@ a stateful query a digest of the rows; `Compare` has both compared, and a differ
 
 `SinkProtocol.micro_batch` is a generator. It yields the next step (`Fence`, `Look` …) and is sent the result; a failed
 step is thrown in as `StepFailed`. It never checks an error code: after any failure behind the fence, the next turn
-fences and looks again. The code that carries out the steps (`client/transactions/micro_batch.py`, or a test without a
-JVM) makes no decisions.
+fences and looks again. The code that carries out the steps (`client/micro_batch/runner.py`, or a test without a
+JVM, which interleaves those of several drivers) makes no decisions.
 
     ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ Compare ─▶ (from another run: Announce) ─▶ done
     │                              │ no, tries left
@@ -261,6 +261,14 @@ class StepFailed(Exception):
 # --- steps ---
 
 
+class FrozenContent(NamedTuple):
+    """What the progress record has of a frozen batch: its fields of these names."""
+
+    position: str = ""
+    topics: str = ""
+    digest: str = ""
+
+
 class Peek(NamedTuple):
     """Ask the coordinator for the name's current identity, without side effects. Answer: Identity or None."""
 
@@ -292,7 +300,7 @@ class Compare(NamedTuple):
 
 
 class Freeze(NamedTuple):
-    """Fix the content of the batch; with `fresh=False` keep the frozen content. Answer: any manifest."""
+    """Fix the content of the batch; with `fresh=False` keep the frozen content. Answer: FrozenContent."""
 
     fresh: bool
     position: str
@@ -303,14 +311,12 @@ class Publish(NamedTuple):
     """Write the frozen content into the transaction. Answer: None."""
 
     identity: Identity
-    manifest: Any
 
 
 class Commit(NamedTuple):
     """Check what was written, add the progress record, commit the transaction. Answer: None."""
 
     identity: Identity
-    manifest: Any
     progress: Progress
 
 
@@ -323,7 +329,6 @@ class BatchOutcome(NamedTuple):
     """The batch was already in the log, from an earlier run."""
     attempts: int
     """How often it was published; 0 if it was skipped."""
-    manifest: Any
     identity: Identity
     compared: bool = True
     """False for a batch skipped by its number alone, because the record or the caller lacks its offsets."""
@@ -375,21 +380,15 @@ class SinkProtocol:
         query: str,
         batch: int | None,
         now_ms: Milliseconds,
-        position: str = "",
         origin: Origin = UNKNOWN,
     ) -> Generator[SinkStep, Any, BatchOutcome]:
-        """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic.
-
-        The progress record gets the manifest's attribute `position`, or else the argument, and its attributes `topics`
-        and `digest`.
-        """
+        """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic."""
         wanted = batch
         attempts = self._announcements = missing = 0
         difference: str | None = None
         fresh = True
         passing_over = False
         failure: StepFailed | None = None
-        manifest: Any = None
         while True:
             identity, last = yield from self._fence_and_look(query, wanted, origin)
             is_in = last is not None and last.query == query and last.batch == batch
@@ -410,12 +409,12 @@ class SinkProtocol:
             if last is not None and last.query == query and last.batch == batch:  # also a batch that was None
                 mine = last.token == self.who.token
                 if mine and failure is not None:
-                    return BatchOutcome(batch, False, attempts, manifest, identity, missing=missing)
+                    return BatchOutcome(batch, False, attempts, identity, missing=missing)
                 noted = mine and passing_over and last.seen_by(origin.run)
                 if not noted:
                     self._refuse(last, query, wanted, origin)
                 if noted or not origin.run:
-                    return BatchOutcome(batch, True, 0, None, identity, bool(origin.offsets and last.offsets))
+                    return BatchOutcome(batch, True, 0, identity, bool(origin.offsets and last.offsets))
                 if difference is None:  # the same sink, in a query that was stopped and started again
                     difference = yield from self._difference(last)
                 if difference:
@@ -430,18 +429,16 @@ class SinkProtocol:
                 raise failure.cause from failure
             attempts += 1
             try:
-                manifest = yield Freeze(fresh, last.position if last is not None else "")
+                frozen: FrozenContent = yield Freeze(fresh, last.position if last is not None else "")
                 fresh = False
-                yield Publish(identity, manifest)
-                reached = getattr(manifest, "position", position)
-                record = self._record(query, batch, now_ms, reached, origin)
-                topics, digest = getattr(manifest, "topics", ""), getattr(manifest, "digest", "")
-                yield Commit(identity, manifest, replace(record, topics=topics, digest=digest))
+                yield Publish(identity)
+                record = self._record(query, batch, now_ms, frozen.position, origin)
+                yield Commit(identity, replace(record, topics=frozen.topics, digest=frozen.digest))
             except StepFailed as error:
                 failure = error
                 fresh = fresh or error.thaw
             else:
-                return BatchOutcome(batch, False, attempts, manifest, identity, missing=missing)
+                return BatchOutcome(batch, False, attempts, identity, missing=missing)
 
     def _fence_and_look(
         self, query: str, batch: int | None, origin: Origin

@@ -2,7 +2,7 @@
 
 partition.py                 the log of one partition: append, read, sync      config.py   its settings
 segment.py, index.py         a segment: a file of batches, and the indexes of that file
-reading.py, times.py         finding batches by offset, and records by timestamp
+reading.py                   finding batches by offset, and records by timestamp
 counting.py                  counting committed records between two offsets
 handles.py                   shared by all logs of a server: open files, indexes in memory
 snapshot.py, snapshot_job.py, recovery.py    a log's state at one offset, writing it, and restoring it after a crash

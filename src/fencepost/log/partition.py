@@ -31,18 +31,17 @@ from fencepost.core.producers import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
-from fencepost.log import retention, times
+from fencepost.log import retention
 from fencepost.log.compaction import job as compaction
 from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
-from fencepost.log.reading import FoundBatches, Stretch, read_stretch
+from fencepost.log.reading import FoundBatches, Stretch, TimedOffset, first_at_or_after, highest, read_stretch
 from fencepost.log.recovery import SYNC_FAILED_NAME, Recovered, recover
 from fencepost.log.segment import Segment
 from fencepost.log.snapshot_job import SnapshotJob
-from fencepost.log.times import TimedOffset
 from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, NO_TIMESTAMP, Milliseconds, Offset, Pid
 
 _PLACES_KEPT: Final = 32
@@ -450,13 +449,13 @@ class PartitionLog:
         """Return the first record before `upto` with this timestamp or a later one. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
         return self.with_segments(
-            lambda segments: times.first_at_or_after(self.handles, segments, timestamp, start, upto, interval)
+            lambda segments: first_at_or_after(self.handles, segments, timestamp, start, upto, interval)
         )
 
     def offset_of_max_timestamp(self, *, upto: Offset) -> TimedOffset | None:
         """Return the first record before `upto` with the highest timestamp. Blocks."""
         start, interval = self.start_offset, self.config.index_interval_bytes
-        return self.with_segments(lambda segments: times.highest(self.handles, segments, start, upto, interval))
+        return self.with_segments(lambda segments: highest(self.handles, segments, start, upto, interval))
 
     def close(self, now_ms: Milliseconds) -> None:
         """Sync the log, save a snapshot, so that recovery has nothing to replay, and close the files. Blocks."""

@@ -22,6 +22,6 @@ log_events.py                       stable names for the lines of the log
 stacks.py                           what every thread and task does, for a debug bundle
 line_thread.py                      a thread that writes lines, so that the loop waits for none
 counters.py                         what the server counts while it works
-garbage.py, switching.py            short garbage collections; short waits of threads for the interpreter's lock
+interpreter.py                      short garbage collections; short waits of threads for the interpreter's lock
 descriptors.py                      the process's limit on open files
 """

@@ -27,14 +27,13 @@ from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
 from fencepost.server.descriptors import allow_many_files, open_standard_files
-from fencepost.server.garbage import keep_collections_short
 from fencepost.server.health import Health, Trouble
+from fencepost.server.interpreter import keep_collections_short, switch_threads_soon
 from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener
 from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.server.stacks import stacks_on_signal
-from fencepost.server.switching import switch_threads_soon
 from fencepost.setting import settings_doc
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@
     sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
     fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
 
-`core/micro_batch.py` decides the steps of a micro-batch, and its tests need no JVM. `client/transactions/` carries the
+`core/micro_batch.py` decides the steps of a micro-batch, and its tests need no JVM. `client/micro_batch/` carries the
 steps out against a cluster. Only the modules here know Spark:
 
     source.py, source_options.py     the data source, and its options

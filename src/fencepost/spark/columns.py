@@ -65,6 +65,11 @@ def partitions_of(df: DataFrame) -> int | None:
     return int(plan.rdd().getNumPartitions())
 
 
+def estimated_bytes(df: DataFrame) -> int:
+    """Return Spark's estimate of the size of the rows; exbibytes if it knows nothing."""
+    return int(str(df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
 def used(schema: StructType, *, topic: str | None, keep_timestamps: bool) -> dict[str, str]:
     """Return the columns that the sink uses: its name for each → the DataFrame's name. Raise ConfigError for a column
     that is missing or of another type."""

@@ -19,22 +19,23 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
+from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.resending import encoded_again, whole_batch
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.client.transactions.targets import describe
-from fencepost.core.micro_batch import SinkNameInUse
+from fencepost.core.micro_batch import FrozenContent, Progress, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect
+from fencepost.spark.publish import PublishedPartition, failed, raise_failed
 from fencepost.spark.workers import known_cores
 from fencepost.types import EARLIEST, LATEST, TopicPartition
 
@@ -66,14 +67,29 @@ class Round:
     seconds: float
 
 
+class Copied(NamedTuple):
+    """What was copied of a partition."""
+
+    records: int = 0
+    bytes: int = 0
+    whole: int = 0
+    batches: int = 0
+
+
+class CopiedRange(NamedTuple):
+    """What a task says of a range."""
+
+    published: PublishedPartition
+    copied: Copied = Copied()
+
+
 @dataclass
 class CopyPlan:
-    """The ranges of one round, and what was copied of them."""
+    """The ranges of one round, and what was copied of them, by partition."""
 
     ranges: list[Range]
     position: str
-    copied: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
-    """Partition → records, bytes, whole batches, batches."""
+    copied: dict[int, Copied] = field(default_factory=dict)
 
 
 class Copy:
@@ -199,7 +215,7 @@ class Copy:
                 "Use another name, or adopt=True (--adopt), which takes the name over and starts from the beginning",
                 error.found,
             ) from error
-        plan: CopyPlan = outcome.manifest
+        plan = work.plan
         self.position = {int(partition): at for partition, at in json.loads(plan.position).items()}
         records, size, whole, batches = (
             sum(column) for column in zip((0, 0, 0, 0), *plan.copied.values(), strict=True)
@@ -265,7 +281,7 @@ class Copy:
                 "the records that are left"
             )
 
-    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[tuple[int, int, int, int, int, int]]:
+    def carry(self, transaction: SharedTransaction, ranges: list[Range]) -> list[CopiedRange]:
         """Copy the ranges in one Spark job.
 
         A task costs its worker as much CPU as a hundred thousand small records, and a core is idle between two tasks.
@@ -274,41 +290,57 @@ class Copy:
         context = self._spark.sparkContext
         task = _task(self.source, self.target, self.target_topic, self.max_bytes, transaction, compacted=self.compacted)
         shares = offsets.shares(ranges, known_cores(context) or len(ranges))
-        found: list[Any] = context.parallelize(shares, len(shares)).flatMap(task).collect()
+        found: list[CopiedRange] = context.parallelize(shares, len(shares)).flatMap(task).collect()
         return found
 
 
-class _CopyRound(MicroBatch):
-    when_slow = "copy fewer offsets per transaction (--round; offsets_per_round= of Copy)"
-    when_untimely = "let the target write its own time (message.timestamp.type=LogAppendTime)"
-    when_absent = "`--adopt` (adopt=True) copies everything to the new topic"
+class _CopyRound:
+    """The content of one round."""
+
+    advice = Advice(
+        when_slow="copy fewer offsets per transaction (--round; offsets_per_round= of Copy)",
+        when_untimely="let the target write its own time (message.timestamp.type=LogAppendTime)",
+        when_absent="`--adopt` (adopt=True) copies everything to the new topic",
+    )
 
     def __init__(self, copy: Copy, upto: Mapping[int, int]) -> None:
-        super().__init__(copy.runner)
+        self.plan = CopyPlan([], "")
         self._copy = copy
         self._upto = upto
 
-    def freeze(self, position: str) -> CopyPlan:
-        return self._copy.plan(position, self._upto)
+    def freeze(self, position: str) -> FrozenContent:
+        self.plan = self._copy.plan(position, self._upto)
+        return FrozenContent(position=self.plan.position)
 
-    def publish(self, transaction: SharedTransaction, manifest: CopyPlan) -> None:
-        if not manifest.ranges:
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        if not self.plan.ranges:
             return
-        for partition, last, records, size, whole, batches in self._copy.carry(transaction, manifest.ranges):
-            if last != records - 1:
+        copied = self._copy.carry(transaction, self.plan.ranges)
+        raise_failed([each.published for each in copied])
+        for published, counts in copied:
+            if published.last_sequence != counts.records - 1:
                 raise ServerError(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"{self._copy.target_topic}-{partition}: {records} records copied, but the last sequence is {last}",
+                    f"{published.topic}-{published.partition}: {counts.records} records copied, but the last sequence "
+                    f"is {published.last_sequence}",
                 )
-            manifest.copied[partition] = (records, size, whole, batches)
+            self.plan.copied[published.partition] = counts
 
-    def records(self, manifest: CopyPlan) -> Mapping[TopicPartition, int]:
+    def records(self) -> Mapping[TopicPartition, int]:
+        copied, topic = self.plan.copied, self._copy.target_topic
         return {
-            TopicPartition(self._copy.target_topic, wanted.partition): manifest.copied.get(
-                wanted.partition, (0, 0, 0, 0)
-            )[0]
-            for wanted in manifest.ranges
+            TopicPartition(topic, each.partition): copied.get(each.partition, Copied()).records
+            for each in self.plan.ranges
         }
+
+    def other_rows(self, last: Progress) -> str:
+        return ""
+
+    def is_unwanted(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Do nothing: ranges of offsets hold nothing."""
 
 
 def _name_of(text: str) -> str:
@@ -337,11 +369,10 @@ def _task(
     transaction: SharedTransaction,
     *,
     compacted: bool = False,
-) -> Callable[[Iterable[Range]], list[tuple[int, int, int, int, int, int]]]:
-    """Return the function that copies the ranges of one Spark task. For each it returns (partition, last sequence,
-    records, bytes, whole batches, batches)."""
+) -> Callable[[Iterable[Range]], list[CopiedRange]]:
+    """Return the function that copies the ranges of one Spark task."""
 
-    def copy(reading: Routes, channels: LeaderChannels, wanted: Range) -> tuple[int, int, int, int, int, int]:
+    def copy(reading: Routes, channels: LeaderChannels, wanted: Range) -> CopiedRange:
         records = size = whole = batches = 0
         writer = PartitionWriter(channels, transaction, TopicPartition(topic, wanted.partition))
         for fetched in fetch(reading, wanted, max_bytes=_FETCH_BYTES):
@@ -352,15 +383,20 @@ def _task(
                 for copied in (taken,) if taken is not None else encoded_again(batch, wanted, max_bytes):
                     size += len(copied)
                     records += writer.write(copied)
-        return wanted.partition, writer.finish(), records, size, whole, batches
+        published = PublishedPartition(topic, wanted.partition, writer.finish())
+        return CopiedRange(published, Copied(records, size, whole, batches))
 
-    def task(share: Iterable[Range]) -> list[tuple[int, int, int, int, int, int]]:
+    def task(share: Iterable[Range]) -> list[CopiedRange]:
         with Routes(source) as reading, Routes(target) as writing, LeaderChannels(writing) as channels:
             done = []
             for wanted in share:
                 if compacted:
                     _refuse_second_attempt(wanted)
-                done.append(copy(reading, channels, wanted))
+                try:
+                    done.append(copy(reading, channels, wanted))
+                except ServerError as error:
+                    done.append(CopiedRange(failed(TopicPartition(topic, wanted.partition), error)))
+                    break
             return done
 
     return task

@@ -18,11 +18,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from fencepost.client.transactions.targets import Target
+from fencepost.client.micro_batch.targets import Target
 from fencepost.core.micro_batch import Poisoned
 from fencepost.core.staging import Staged
 from fencepost.errors import FencepostError, RecordTooLarge
@@ -36,26 +36,22 @@ from fencepost.types import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA: Final = (
-    "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint, "
-    "small boolean, inline binary, payload binary"
+MANIFEST_SCHEMA: Final = (
+    "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint"
 )
-"""`payload` is the encoded batch; `inline` is a copy of it if the task's output is small. Only `inline` is collected
-with the manifest, because Spark's storage does not read columns that a query does not select."""
-MANIFEST_COLUMNS: Final = (
-    *("topic", "partition", "map_partition", "number", "records", "size", "checksum", "small", "inline"),
-)
-
-SPOOLED_SCHEMA: Final = SCHEMA.replace("payload binary", "file string, at bigint")
+MANIFEST_COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
+SCHEMA: Final = f"{MANIFEST_SCHEMA}, payload binary"
+"""`payload` is the encoded batch. It is not collected with the manifest: Spark's storage does not read columns that a
+query does not select."""
+SPOOLED_SCHEMA: Final = f"{MANIFEST_SCHEMA}, file string, at bigint"
 """The same where the batches are in files (`spool.py`)."""
-SPOOLED_COLUMNS: Final = (*MANIFEST_COLUMNS, "file", "at")
 
-UNASKED: Final = -1
-"""The partition in a manifest row that only names a topic."""
 TOO_LONG: Final = -2
 """The partition in a manifest row that only says: a row came without its content (`columns.short_only`)."""
 DIGEST: Final = -3
 """The partition in a manifest row that only has the digest of a task's rows, and their number."""
+_TOGETHER: Final = 256 << 10
+"""Bytes of encoded batches that are handed to Spark in one Arrow batch, unless a single one is larger."""
 
 REASON_HEADER: Final = "fencepost.reason"
 TOPIC_HEADER: Final = "fencepost.topic"
@@ -66,6 +62,9 @@ NO_TIME: Final = -1
 
 ChoosePartitions: TypeAlias = "Callable[[pa.RecordBatch, int], pa.Array]"
 """Maps rows and the number of partitions to a partition (int32) per row; null leaves the choice to the sink."""
+
+
+FindTargets: TypeAlias = "Callable[[Iterable[str]], Mapping[str, Target]]"
 
 
 class Unwritable(FencepostError):
@@ -82,15 +81,12 @@ class Encoding:
     codec: int
     level: int | None
     batch_bytes: int
-    small_bytes: int
-    """A task whose batches together are not larger sends them to the driver."""
     dead_letter: str | None
     choose: ChoosePartitions | None
     map_partitions: int | None = None
     """The number of freezing tasks, if it is known beforehand."""
-    absent: frozenset[str] | None = None
-    """Names that are known not to be topics. A row that names neither one of them nor a target is reported; the driver
-    then looks the topic up and freezes again. None: such a row can never be written."""
+    find: FindTargets | None = None
+    """Describes topics that rows name. None: only `targets` can be written."""
     slack_ms: int = 0
     """Margin between a record's time and the target's limits, because the server's clock may differ from ours."""
     start: int = 0
@@ -133,30 +129,23 @@ class Manifest:
     """The batches to publish: target partition → its batches in order."""
 
     batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
-    payloads: Mapping[TopicPartition, tuple[Buffer | Staged, ...]] | None
+    payloads: Mapping[TopicPartition, tuple[Buffer | Staged, ...]] | None = None
     """The encoded batches, or their places in the stage topic, if the driver publishes them."""
-    unasked: frozenset[str] = frozenset()
-    """Topics that rows name and that were not looked up yet. If there are any, their rows are missing here: look them
-    up and freeze again."""
     lacks_content: bool = False
     """Rows were longer than expected, and their content is missing here: freeze again."""
     places: Mapping[TopicPartition, tuple[SpoolPlace, ...]] | None = None
     """The places of the encoded batches, if they are in files."""
     digest: str = ""
     """The digest of the rows, for the progress record."""
-    topics: str = ""
-    """The ids of the topics, for the progress record."""
 
     @property
-    def records(self) -> int:
-        return sum(entry.records for entries in self.batches.values() for entry in entries)
+    def records(self) -> dict[TopicPartition, int]:
+        """The number of records of each target partition."""
+        return {where: sum(entry.records for entry in entries) for where, entries in self.batches.items()}
 
     @property
     def size(self) -> int:
         return sum(entry.size for entries in self.batches.values() for entry in entries)
-
-    def records_of(self, where: TopicPartition) -> int:
-        return sum(entry.records for entry in self.batches[where])
 
     def only(self, targets: Iterable[TopicPartition]) -> Manifest:
         """Return the part for some of the target partitions."""
@@ -180,38 +169,47 @@ def compare(where: TopicPartition, expected: ManifestEntry | None, found: Manife
         raise Poisoned(f"{where}: the stored batch {found} differs from the frozen one")
 
 
-@dataclass
 class Encoder:
     """The encoder of one map partition's rows."""
 
-    encoding: Encoding
-    map_partition: int
-    _open: dict[TopicPartition, BatchBuilder] = field(default_factory=dict)
-    _number: int = 0
-    _turns: Counter[str] = field(default_factory=Counter)
-    """Topic → the number of Arrow batches with rows for it."""
-    _unasked: set[str] = field(default_factory=set)
+    def __init__(self, encoding: Encoding, map_partition: int) -> None:
+        self.encoding = encoding
+        self.map_partition = map_partition
+        self.targets = dict(encoding.targets)
+        self.digest = RowDigest() if encoding.digest else None
+        self.lacks_content = False
+        """A row came without its content."""
+        self._asked: set[str] = set()
+        self._open: dict[TopicPartition, BatchBuilder] = {}
+        self._number = 0
+        self._turns: Counter[str] = Counter()
+        """Topic → the number of Arrow batches with rows for it."""
 
-    def add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Frozen]:
+        """Yield the rows as record batches; nothing more once a row lacks its content."""
+        for rows in batches:
+            if LONG in rows.schema.names:
+                self.lacks_content = self.lacks_content or rows.column(LONG).true_count > 0
+                rows = rows.select([name for name in rows.schema.names if name != LONG])
+            if not self.lacks_content:  # else the rest is read for Spark's sake, which would end the worker
+                if self.digest is not None:
+                    self.digest.add(rows)
+                yield from self._add(rows)
+        if not self.lacks_content:
+            for where in list(self._open):
+                yield from self._close(where)
+
+    def _add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
         now_ms = time.time_ns() // 1_000_000
         for topic, part in self._by_topic(rows):
-            target = self.encoding.targets.get(topic) if topic is not None else None
-            if topic is not None and target is None and self._is_unasked(topic):
-                self._unasked.add(topic)
-            elif target is None:
-                named = "neither the row nor the sink names a topic" if topic is None else f"no topic {topic!r}"
-                yield from self._unwritable(part, topic, named, now_ms)
+            target = self.targets.get(topic) if topic is not None else None
+            if target is None:
+                why = "neither the row nor the sink names a topic" if topic is None else f"no topic {topic!r}"
+                if topic is not None and self.encoding.dead_letter is None:
+                    why += f"; `fencepost topic create {topic}` makes it, or create=PARTITIONS lets the sink do it"
+                yield from self._unwritable(part, topic, why, now_ms)
             else:
                 yield from self._add_to(target, part, now_ms)
-
-    def finish(self) -> Iterator[Frozen]:
-        for where in list(self._open):
-            yield from self._close(where)
-        for topic in self._unasked:
-            yield Frozen(TopicPartition(topic, UNASKED), 0, 0, 0, 0, bytearray())
-
-    def _is_unasked(self, topic: str) -> bool:
-        return self.encoding.absent is not None and topic not in self.encoding.absent
 
     def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         import pyarrow.compute as pc
@@ -220,6 +218,10 @@ class Encoder:
             yield self.encoding.topic, rows
             return
         topics = rows.column("topic")
+        if self.encoding.find is not None:
+            unknown = set(topics.unique().to_pylist()) - self.targets.keys() - self._asked - {None}
+            self._asked |= unknown
+            self.targets |= self.encoding.find(unknown) if unknown else {}
         for topic in topics.unique():
             name = topic.as_py()
             mask = pc.is_null(topics) if name is None else pc.equal(topics, topic)
@@ -333,7 +335,7 @@ class Encoder:
     ) -> Iterator[Frozen]:
         builder = self._open.pop(where)
         payload = builder.build(self.encoding.codec, self.encoding.level)
-        limit = self.encoding.targets[where.topic].max_bytes
+        limit = self.targets[where.topic].max_bytes
         if len(payload) > limit:
             payload = builder.build(0)  # incompressible data grows when compressed, and may fit without
         if len(payload) > limit:
@@ -361,7 +363,7 @@ class Encoder:
                 f"{rows.num_rows} rows cannot be written: {why}. The first one: {_described(rows, topic)}. Set the "
                 "sink's dead_letter topic to divert such rows"
             )
-        target = self.encoding.targets[dead_letter]
+        target = self.targets[dead_letter]
         where = TopicPartition(dead_letter, self._keyless(target))
         times = _times(rows)
         for at in range(rows.num_rows):
@@ -444,116 +446,64 @@ def freeze_rows(
 
         context = TaskContext.get()
         map_partition = context.partitionId() if context is not None else 0
-        digest = RowDigest() if encoding.digest else None
-        encoded = encoded_batches(encoding, map_partition, batches, digest)
-        if digest is not None:
-            encoded = chain(encoded, _digest_of(digest))
-        if folder is None:
-            yield from _rows_of(encoded, map_partition, encoding.small_bytes)
-        else:
-            yield from _spooled(encoded, map_partition, encoding.small_bytes, folder)
+        encoder = Encoder(encoding, map_partition)
+        frozen = chain(encoder.encode(batches), _said_by(encoder))
+        yield from _rows_of(frozen, map_partition) if folder is None else _spooled(frozen, map_partition, folder)
 
     return freeze
 
 
-def _digest_of(digest: RowDigest) -> Iterator[Frozen]:
-    """Yield the row of the manifest that has the digest: when the rows before it are read."""
-    yield Frozen(TopicPartition("", DIGEST), 0, digest.count, 0, digest.signed, bytearray())
-
-
-def encoded_batches(
-    encoding: Encoding, map_partition: int, batches: Iterator[pa.RecordBatch], digest: RowDigest | None = None
-) -> Iterator[Frozen]:
-    """Yield the rows as record batches; `digest` takes the rows into account."""
-    encoder = Encoder(encoding, map_partition)
-    lacks_content = False
-    for rows in batches:
-        if LONG in rows.schema.names:
-            lacks_content = lacks_content or rows.column(LONG).true_count > 0
-            rows = rows.select([name for name in rows.schema.names if name != LONG])
-        if not lacks_content:  # else the rest is read for Spark's sake, which would end the worker
-            if digest is not None:
-                digest.add(rows)
-            yield from encoder.add(rows)
-    if lacks_content:
+def _said_by(encoder: Encoder) -> Iterator[Frozen]:
+    """Yield the rows of the manifest that are not batches: when all rows are read."""
+    if encoder.lacks_content:
         yield Frozen(TopicPartition("", TOO_LONG), 0, 0, 0, 0, bytearray())
-    else:
-        yield from encoder.finish()
+    if encoder.digest is not None:
+        yield Frozen(TopicPartition("", DIGEST), 0, encoder.digest.count, 0, encoder.digest.signed, bytearray())
 
 
-def _rows_of(frozen: Iterator[Frozen], map_partition: int, small_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield encoded batches as rows. Hold them back while all together are small; beyond that yield each by itself,
-    without a copy."""
+def _rows_of(frozen: Iterator[Frozen], map_partition: int) -> Iterator[pa.RecordBatch]:
+    """Yield encoded batches as rows, small ones together. A large one is not copied."""
     held: list[Frozen] = []
     size = 0
     for batch in frozen:
+        if held and size + batch.size > _TOGETHER:
+            yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
+            held, size = [], 0
         held.append(batch)
         size += batch.size
-        if size > small_bytes:
-            for each in held:
-                yield _as_rows([each], map_partition, small=False)
-            held.clear()
     if held:
-        yield _as_rows(held, map_partition, small=True)
+        yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
 
 
-def _spooled(frozen: Iterator[Frozen], map_partition: int, small_bytes: int, folder: str) -> Iterator[pa.RecordBatch]:
+def _spooled(frozen: Iterator[Frozen], map_partition: int, folder: str) -> Iterator[pa.RecordBatch]:
     """Write encoded batches to a file, and yield one Arrow batch that describes them all."""
     import pyarrow as pa
 
     kept: list[Frozen] = []
     places: list[SpoolPlace] = []
-    size = 0
     with SpoolWriter(folder) as file:
         for batch in frozen:
-            size += batch.size
             places.append(file.put(batch.payload))
-            kept.append(batch if size <= small_bytes else batch._replace(payload=bytearray()))
-    if not kept:
-        return
-    small = size <= small_bytes
-    inline = _binary([batch.payload for batch in kept]) if small else pa.nulls(len(kept), pa.binary())
-    yield pa.RecordBatch.from_arrays(
-        [
-            *_described_batches(kept, map_partition, small=small),
-            inline,
-            pa.array([place.file for place in places], pa.string()),
-            pa.array([place.at for place in places], pa.int64()),
-        ],
-        names=list(SPOOLED_COLUMNS),
-    )
+            kept.append(batch._replace(payload=bytearray()))
+    if kept:
+        files = pa.array([place.file for place in places], pa.string())
+        yield _as_rows(kept, map_partition, file=files, at=pa.array([place.at for place in places], pa.int64()))
 
 
-def _as_rows(frozen: list[Frozen], map_partition: int, *, small: bool) -> pa.RecordBatch:
+def _as_rows(frozen: list[Frozen], map_partition: int, **content: pa.Array) -> pa.RecordBatch:
+    """Return the columns of the manifest, and the further ones."""
     import pyarrow as pa
 
-    payloads, nothing = _binary([batch.payload for batch in frozen]), pa.nulls(len(frozen), pa.binary())
-    return pa.RecordBatch.from_arrays(
-        [
-            *_described_batches(frozen, map_partition, small=small),
-            payloads if small else nothing,
-            # A small task fills both columns: only after all tasks does the driver know who publishes.
-            payloads,
-        ],
-        names=[*MANIFEST_COLUMNS, "payload"],
-    )
-
-
-def _described_batches(frozen: list[Frozen], map_partition: int, *, small: bool) -> list[pa.Array]:
-    """Return the columns of the manifest that come before `inline`."""
-    import pyarrow as pa
-
-    rows = len(frozen)
-    return [
+    cells = [
         pa.array([batch.where.topic for batch in frozen], pa.string()),
         pa.array([batch.where.partition for batch in frozen], pa.int32()),
-        pa.repeat(pa.scalar(map_partition, pa.int32()), rows),
+        pa.repeat(pa.scalar(map_partition, pa.int32()), len(frozen)),
         pa.array([batch.number for batch in frozen], pa.int32()),
         pa.array([batch.records for batch in frozen], pa.int32()),
         pa.array([batch.size for batch in frozen], pa.int32()),
         pa.array([batch.checksum for batch in frozen], pa.int64()),
-        pa.repeat(pa.scalar(small, pa.bool_()), rows),
     ]
+    return pa.RecordBatch.from_arrays([*cells, *content.values()], names=[*MANIFEST_COLUMNS, *content])
 
 
 def _binary(cells: list[bytearray]) -> pa.Array:
@@ -582,17 +532,13 @@ def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
     )
 
 
-def manifest_of(rows: list[Any], *, driver_bytes: int, digest: bool = False) -> Manifest:
+def manifest_of(rows: list[Any], *, digest: bool = False) -> Manifest:
     """Build the manifest from the collected rows (MANIFEST_COLUMNS). `digest`: tasks computed one."""
     digests = [(row.records, row.checksum) for row in rows if row.partition == DIGEST]
-    rows = sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number))
-    unasked = frozenset(row.topic for row in rows if row.partition == UNASKED)
-    lacks_content = any(row.partition == TOO_LONG for row in rows)
-    rows = [row for row in rows if row.partition >= 0]
     by_target: dict[TopicPartition, list[Any]] = {}
-    for row in rows:
-        by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
-    small = all(row.small for row in rows) and sum(row.size for row in rows) <= driver_bytes
+    for row in sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number)):
+        if row.partition >= 0:
+            by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
     return Manifest(
         {
             where: tuple(
@@ -601,11 +547,9 @@ def manifest_of(rows: list[Any], *, driver_bytes: int, digest: bool = False) -> 
             )
             for where, found in by_target.items()
         },
-        {where: tuple(row.inline for row in found) for where, found in by_target.items()} if small else None,
-        unasked,
-        lacks_content,
-        {where: tuple(SpoolPlace(row.file, row.at) for row in found) for where, found in by_target.items()}
+        lacks_content=any(row.partition == TOO_LONG for row in rows),
+        places={where: tuple(SpoolPlace(row.file, row.at) for row in found) for where, found in by_target.items()}
         if rows and hasattr(rows[0], "file")
         else None,
-        digest_text(digests) if digest else "",
+        digest=digest_text(digests) if digest else "",
     )

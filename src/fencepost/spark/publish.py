@@ -1,4 +1,7 @@
-"""Publishing a manifest: by the driver if the micro-batch is small, else by tasks, one per target partition."""
+"""Publishing a manifest: by the driver if it has the batches, else by tasks, one per target partition.
+
+Exceptions of tasks reach the driver as text. So a task raises only what another attempt may cure, for Spark to run it
+again; every other error is its answer, which `raise_failed` raises on the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning
-from fencepost.spark.freeze import Manifest, ManifestEntry, compare
+from fencepost.spark.freeze import MANIFEST_COLUMNS, Manifest, ManifestEntry, compare
 from fencepost.spark.spool import SpoolPlace, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
@@ -34,7 +37,6 @@ RESULT: Final = (
     "topic string, partition int, last_sequence bigint, repeated int, poisoned boolean, code int, error string"
 )
 _NOWHERE: Final = TopicPartition("", -1)
-_COLUMNS: Final = ("topic", "partition", "map_partition", "number", "records", "size", "checksum")
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 _Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolPlace]]]]"
@@ -42,7 +44,7 @@ _Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolP
 
 
 class PublishedPartition(NamedTuple):
-    """What a task says of a target partition: the columns of RESULT."""
+    """What a task says of a target partition, or why it failed: the columns of RESULT."""
 
     topic: str
     partition: int
@@ -51,6 +53,23 @@ class PublishedPartition(NamedTuple):
     poisoned: bool = False
     code: int = 0
     error: str | None = None
+
+
+def failed(where: TopicPartition | None, error: FencepostError) -> PublishedPartition:
+    """Return the answer of a task that failed. Raise the error if another attempt may cure it. The driver explains a
+    topic that was deleted; another attempt would only wait again."""
+    if isinstance(error, Poisoned):
+        return PublishedPartition(*(where or _NOWHERE), poisoned=True, error=str(error))
+    if error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise error
+    return PublishedPartition(*(where or _NOWHERE), code=int(error.code), error=error.reason)
+
+
+def raise_failed(found: Sequence[PublishedPartition]) -> None:
+    """Raise the error of a task."""
+    for row in found:
+        if row.error is not None:
+            raise Poisoned(row.error) if row.poisoned else ServerError(ErrorCode.of(row.code), row.error)
 
 
 def by_driver(
@@ -114,7 +133,7 @@ def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifes
 def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTransaction, manifest: Manifest) -> None:
     """Publish each target partition in one task; raise unless every batch was published."""
     batches = frozen.where("partition >= 0") if manifest.digest else frozen
-    arranged = _arranged(batches.select(*_COLUMNS, "payload"), manifest)
+    arranged = _arranged(batches.select(*MANIFEST_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
         found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
     _check(found, manifest)
@@ -137,17 +156,11 @@ def from_files(
 
 def _check(found: Sequence[PublishedPartition], manifest: Manifest) -> None:
     """Raise unless every batch was published."""
-    for row in found:
-        if row.poisoned:
-            raise Poisoned(row.error)
-        if row.error is not None:
-            raise ServerError(ErrorCode.of(row.code), row.error)
+    raise_failed(found)
     last = {TopicPartition(row.topic, row.partition): row.last_sequence for row in found}
-    for where in manifest.batches:
-        if last.get(where) != manifest.records_of(where) - 1:
-            raise Poisoned(
-                f"{where}: {manifest.records_of(where)} records to publish, but the last sequence is {last.get(where)}"
-            )
+    for where, records in manifest.records.items():
+        if last.get(where) != records - 1:
+            raise Poisoned(f"{where}: {records} records to publish, but the last sequence is {last.get(where)}")
 
 
 def _arranged(frozen: DataFrame, manifest: Manifest) -> DataFrame:
@@ -177,8 +190,7 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 def publish_rows(
     settings: ClientSettings, transaction: SharedTransaction, expected: Any
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that Spark maps over the sorted batches. It reports errors that the driver must handle as
-    rows, because exceptions reach the driver as text. It raises all others, so that Spark runs the task again."""
+    """Return the function that Spark maps over the sorted batches."""
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Routes(settings) as routes, LeaderChannels(routes) as links:
@@ -206,7 +218,7 @@ def publish_files(
 
 def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Any]]:
     for batch in rows:
-        cells = [batch.column(name).to_pylist() for name in _COLUMNS]
+        cells = [batch.column(name).to_pylist() for name in MANIFEST_COLUMNS]
         payloads = batch.column("payload")
         for at, (topic, partition, map_partition, number, records, size, checksum) in enumerate(
             zip(*cells, strict=True)
@@ -238,13 +250,8 @@ def _publish(
             at += 1
         if writer is not None and where is not None:
             yield _result(where, writer)
-    except Poisoned as error:
-        yield PublishedPartition(*(where or _NOWHERE), poisoned=True, error=str(error))
     except FencepostError as error:
-        # The driver explains a topic that was deleted; another attempt would only wait again.
-        if error.retriable and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise
-        yield PublishedPartition(*(where or _NOWHERE), code=int(error.code), error=error.reason)
+        yield failed(where, error)
 
 
 def _result(where: TopicPartition, writer: PartitionWriter) -> PublishedPartition:

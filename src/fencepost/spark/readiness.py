@@ -23,12 +23,12 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import weak_topics
 from fencepost.client.manage.results import NewTopic
+from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
+from fencepost.client.micro_batch.runner import refuse_old_kafka
+from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
+from fencepost.client.micro_batch.stage_topic import refuse_compacted
+from fencepost.client.micro_batch.targets import describe, reached
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.micro_batch import refuse_old_kafka
-from fencepost.client.transactions.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
-from fencepost.client.transactions.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
-from fencepost.client.transactions.stage_topic import refuse_compacted
-from fencepost.client.transactions.targets import describe, reached
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.spark.columns import refuse_connect

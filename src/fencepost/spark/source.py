@@ -28,9 +28,9 @@ from fencepost.client.admin import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.micro_batch import progress_topic, stage_topic
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.read.ranges import DataLost, Range, fetch
-from fencepost.client.transactions import progress_topic, stage_topic
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import arrow, offsets
 from fencepost.spark.columns import is_connect

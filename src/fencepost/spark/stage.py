@@ -17,11 +17,11 @@ from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.micro_batch.stage_topic import AROUND, open_stage
+from fencepost.client.micro_batch.targets import Target
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket
 from fencepost.client.producer import Producer
 from fencepost.client.read.picked import Picked, fetch_values
-from fencepost.client.transactions.stage_topic import AROUND, open_stage
-from fencepost.client.transactions.targets import Target
 from fencepost.core.staging import Staged, partition_for
 from fencepost.errors import FencepostError
 from fencepost.kernel import Buffer

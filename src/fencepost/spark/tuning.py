@@ -40,34 +40,28 @@ WHILE_PUBLISHING: Final = {
 }
 
 _UNLIMITED: Final = str(2**31 - 1)
-_BATCH_BYTES: Final = 4 << 20
-_FEWEST_ROWS, _MOST_ROWS = 16, 10_000
-_ROWS_OF_ANY_SIZE: Final = 1_000
-"""A tenth of Spark's default before it had a limit in bytes."""
-_BYTES_OF_ANY_SIZE: Final = 16 << 20
 LONGEST_SHORT_ROW: Final = 16 << 10
 _SHORT_ROWS: Final = 4_000
 """Of at most `LONGEST_SHORT_ROW` bytes each: 64 MiB."""
+_ROWS_OF_ANY_SIZE: Final = 1_000
+"""A tenth of Spark's default before it had a limit in bytes."""
+_BYTES_OF_ANY_SIZE: Final = 16 << 20
 _ROWS_WITHOUT_A_LIMIT: Final = 50
 """For a Spark that cannot limit the bytes: by default a topic accepts records up to a megabyte."""
 
 
-def arrow_batches_of(row_bytes: float | None, *, limits_bytes: bool = True, are_short: bool = False) -> dict[str, str]:
-    """Return Spark's settings for the size of Arrow batches. `row_bytes`: the size of a row, if known.
+def arrow_batches(*, are_short: bool, limits_bytes: bool = True) -> dict[str, str]:
+    """Return Spark's settings for the size of Arrow batches. `limits_bytes`: whether this Spark can limit bytes.
 
-    While it is unknown, Spark limits the bytes: a thousand rows of a megabyte each would not fit into a worker. Spark
-    then computes the size of the Arrow batch after every row, which takes longer than writing the row. So once the row
-    size is known, or if all rows `are_short`, only the number of rows limits batches. `limits_bytes`: whether this
-    Spark can limit bytes.
+    A thousand rows of a megabyte each would not fit into a worker. But a Spark that limits the bytes computes the size
+    of the Arrow batch after every row, which takes longer than writing the row. So where all rows `are_short`
+    (`columns.short_only`), only the number of rows limits batches.
     """
-    if row_bytes is None and are_short:
+    if are_short:
         return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(_SHORT_ROWS)}
-    if row_bytes is None and not limits_bytes:
+    if not limits_bytes:
         return {_ARROW_ROWS: str(_ROWS_WITHOUT_A_LIMIT)}
-    if row_bytes is None:
-        return {_ARROW_BYTES: str(_BYTES_OF_ANY_SIZE), _ARROW_ROWS: str(_ROWS_OF_ANY_SIZE)}
-    rows = max(_FEWEST_ROWS, min(_MOST_ROWS, int(_BATCH_BYTES / max(row_bytes, 1.0))))
-    return {_ARROW_BYTES: _UNLIMITED, _ARROW_ROWS: str(rows)}
+    return {_ARROW_BYTES: str(_BYTES_OF_ANY_SIZE), _ARROW_ROWS: str(_ROWS_OF_ANY_SIZE)}
 
 
 def limits_bytes(spark: SparkSession) -> bool:

@@ -18,28 +18,35 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 from zlib import crc32
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from fencepost.client.cluster.patience import patiently
-from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.micro_batch import stage_topic
+from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
+from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.client.read.ranges import DataLost
-from fencepost.client.transactions import stage_topic
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
-from fencepost.client.transactions.shared_writer import SharedTransaction
-from fencepost.client.transactions.stage_topic import TOPIC_PREFIX
-from fencepost.client.transactions.targets import Target, as_dead_letters, describe
-from fencepost.core.micro_batch import UNKNOWN, BatchOutcome, ContentLost, Origin, Poisoned, Progress, topics_text
+from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
+from fencepost.core.micro_batch import (
+    UNKNOWN,
+    BatchOutcome,
+    ContentLost,
+    FrozenContent,
+    Origin,
+    Poisoned,
+    Progress,
+    topics_text,
+)
 from fencepost.core.staging import Staged, ends_of, share_of
-from fencepost.errors import ConfigError, CorruptBatch, ErrorCode, FencepostError, ServerError, UnsupportedFormat
+from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import CODECS
 from fencepost.spark import columns
-from fencepost.spark.digest import RowDigest, digest_text
-from fencepost.spark.freeze import Encoding, Manifest, encoded_batches
+from fencepost.spark.digest import digest_text
+from fencepost.spark.freeze import Encoder, Encoding, Manifest
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
 from fencepost.spark.shipping import Shipped
@@ -118,28 +125,15 @@ class _Writer(Shipped):
     def __getstate__(self) -> dict[str, Any]:
         """Describe the targets when the writer is pickled: that is on the driver, before the tasks start."""
         if self._targets is None:
-            sink, targets = self.options.sink, {}
-            names = {*([sink.topic] if sink.topic else sink.topics), *([sink.dead_letter] if sink.dead_letter else ())}
-            for name in sorted(names):
-                must_exist = sink.dead_letter is None or name in (sink.topic, sink.dead_letter)
-                target = self._described(name) if must_exist else self._if_there(name)
-                if target is not None:
-                    targets[name] = target
-            self._targets = targets
+            self._targets = self._finder.of_options()
             # By now Spark has planned the micro-batch, and written down where a query keeps its state.
             checkpoint = None if self.writes_once else self.options.checkpoint
             self._keeps_state = checkpoint is not None and checkpoint_keeps_state(checkpoint)
         return self.__dict__
 
-    def _described(self, name: str) -> Target:
-        sink = self.options.sink
-        with TopicAdmin(self.options.settings) as admin:
-            target = patiently(
-                lambda: describe(admin, name, create=sink.create),
-                f"sink {self.options.name}: looking at the target topics",
-                patience=sink.patience,
-            )
-        return as_dead_letters(target) if name == sink.dead_letter else target
+    @property
+    def _finder(self) -> TargetFinder:
+        return self.options.sink.finder(self.options.settings, self.options.name)
 
     def write(self, iterator: Iterator[Any]) -> FrozenRows:
         """Freeze the rows of one task."""
@@ -150,63 +144,39 @@ class _Writer(Shipped):
         query, run = (context.getLocalProperty(name) or "" for name in (QUERY_ID, RUN_ID))
         batch = int(context.getLocalProperty(BATCH_ID) or _JOB_BATCH)
         where = context.partitionId()
-        encoding = replace(self._encoding(), start=crc32((query or self.options.name).encode()) + batch)
-        digest = RowDigest() if self._keeps_state else None
-        frozen = encoded_batches(encoding, where, self._known(encoding, iterator), digest)
+        encoder = Encoder(self._encoding(start=crc32((query or self.options.name).encode()) + batch), where)
+        rows = (columns.normalised_rows(each, self._columns) for each in self._as_arrow(iterator))
         limit = share_of(self.options.inline_bytes, where)
-        batches = carried(frozen, where, limit, lambda: self._stage(encoding))
-        ids = {topic: encoding.targets[topic].topic_id for topic in {each.where.topic for each in batches}}
+        batches = carried(encoder.encode(rows), where, limit, lambda: self._stage(encoder.targets))
+        ids = {topic: encoder.targets[topic].topic_id for topic in {each.where.topic for each in batches}}
+        digest = encoder.digest
         summed = None if digest is None else (digest.count, digest.sum)
         return FrozenRows(query, run, batch, where, batches, ids, summed)
 
-    def _stage(self, encoding: Encoding) -> StageWriter:
+    def _stage(self, targets: Mapping[str, Target]) -> StageWriter:
         options = self.options
         return StageWriter.open(
             options.settings,
             options.name,
-            encoding.targets.values(),
+            targets.values(),
             retention=options.stage_retention,
             patience=options.sink.patience,
         )
 
-    def _encoding(self) -> Encoding:
+    def _encoding(self, start: int) -> Encoding:
         sink = self.options.sink
         return Encoding(
-            targets=dict(self._targets or {}),
+            targets=self._targets or {},
+            find=None if sink.topic or sink.topics else self._finder.of_rows,
             topic=sink.topic,
             codec=CODECS[sink.compression],
             level=sink.compression_level,
             batch_bytes=sink.batch_bytes,
-            small_bytes=0,
             dead_letter=sink.dead_letter,
             choose=self.options.choose,
+            start=start,
+            digest=self._keeps_state,
         )
-
-    def _known(self, encoding: Encoding, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as Arrow batches; first look up the topics that they name, if the user did not list them."""
-        sink = self.options.sink
-        asks = sink.topic is None and not sink.topics
-        asked: set[str] = set()
-        targets = encoding.targets
-        assert isinstance(targets, dict)
-        for rows in self._as_arrow(iterator):
-            given = columns.normalised_rows(rows, self._columns)
-            if asks:
-                for name in set(given.column("topic").unique().to_pylist()) - asked - {None}:
-                    asked.add(name)
-                    if (target := self._if_there(name)) is not None:
-                        targets[name] = target
-            yield given
-
-    def _if_there(self, name: str) -> Target | None:
-        """Describe a topic that rows name. None if it does not exist: the encoder makes such rows dead letters, or
-        fails the batch."""
-        try:
-            return self._described(name)
-        except (ConfigError, ServerError) as error:
-            if not isinstance(error, ConfigError) and error.code is not ErrorCode.INVALID_TOPIC_EXCEPTION:
-                raise
-            return None
 
     def _as_arrow(self, iterator: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         if ARROW:
@@ -252,12 +222,12 @@ class _Writer(Shipped):
             on_step=None if on_step is None else lambda step: on_step(step, batch),
         )
         try:
-            work = _FrozenBatch(runner, messages, accept_recomputed=sink.accept_recomputed)
-            outcome = runner.carry_out(work, query, batch, origin)
-            work.clear_stage(for_good=self.writes_once)
+            content = MessagesContent(runner, messages, accept_recomputed=sink.accept_recomputed)
+            outcome = runner.carry_out(content, query, batch, origin)
+            content.clear_stage(for_good=self.writes_once)
         finally:
             runner.close()
-        report = report_of(options.name, query, outcome, work.took)
+        report = report_of(options.name, query, outcome, content.manifest, runner.took)
         logger.info("%s", report)
         try:
             told(report)
@@ -273,7 +243,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Write the micro-batch, unless it is in the log already."""
         query, run = _belonging(messages, batchId)
         offsets = checkpoint_hash(self.options.checkpoint, batchId) if self.options.checkpoint else ""
-        outcome = self._publish(messages, query, batchId, Origin(run, offsets, self.options.targets))
+        outcome = self._publish(messages, query, batchId, Origin(run, offsets, self.options.sink.targets))
         if not outcome.compared:
             logger.warning(
                 "sink %s: batch %s was skipped by its number alone, because its source offsets are not known here, or "
@@ -338,56 +308,58 @@ def _belonging(messages: Sequence[FrozenRows | None], batch: int) -> tuple[str, 
     return query, run
 
 
-class _FrozenBatch(MicroBatch):
-    """The content came with the tasks' commit messages."""
+class MessagesContent:
+    """A micro-batch whose content came with the tasks' commit messages."""
 
-    when_slow = "make micro-batches smaller (maxOffsetsPerTrigger), or the option transactionTimeout longer"
-    when_untimely = "write records with the time of writing (no keepTimestamps)"
+    advice = Advice(
+        when_slow="make micro-batches smaller (maxOffsetsPerTrigger), or the option transactionTimeout longer",
+        when_untimely="write records with the time of writing (no keepTimestamps)",
+    )
 
     def __init__(
         self, runner: Runner, messages: Sequence[FrozenRows | None], *, accept_recomputed: bool = False
     ) -> None:
-        super().__init__(runner)
+        self.manifest = Manifest({})
+        self._runner = runner
         self._messages = _complete(messages)
         self._accept_recomputed = accept_recomputed
         digests = [message.digest for message in self._messages if message.digest is not None]
         self._digest = digest_text(digests) if len(digests) == len(self._messages) else ""
         """Empty if it is not known whether the query keeps state."""
 
-    def freeze(self, position: str) -> Manifest:
+    def freeze(self, position: str) -> FrozenContent:
         by_target: dict[TopicPartition, list[Carried]] = {}
         for message in sorted(self._messages, key=lambda message: message.map_partition):
             for batch in message.batches:
                 by_target.setdefault(batch.where, []).append(batch)
         ids = {topic: found for message in self._messages for topic, found in message.topic_ids.items()}
-        return Manifest(
+        self.manifest = Manifest(
             {where: tuple(batch.entry for batch in found) for where, found in by_target.items()},
             {where: tuple(batch.content for batch in found) for where, found in by_target.items()},
-            digest=self._digest,
-            topics=topics_text(self.runner.cluster_id, ids),
         )
+        return FrozenContent(topics=topics_text(self._runner.cluster_id, ids), digest=self._digest)
 
     def other_rows(self, last: Progress) -> str:
         if self._accept_recomputed:
             return ""
         if self._digest:
-            return other_rows_text(self.runner.name, last, self._digest, option="acceptRecomputed=true")
+            return other_rows_text(self._runner.name, last, self._digest, option="acceptRecomputed=true")
         logger.warning(
             "sink %s: batch %s is in the log and skipped, and it is not known whether it was recomputed with the same "
             "rows, which a query that keeps state needs: give the checkpoint's place by "
             'option("checkpointLocation", …), where the driver\'s Python can read it',
-            self.runner.name,
+            self._runner.name,
             last.batch,
         )
         return ""
 
-    def publish(self, transaction: SharedTransaction, manifest: Manifest) -> None:
-        stage = TOPIC_PREFIX + self.runner.name
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        stage = TOPIC_PREFIX + self._runner.name
         try:
-            by_threads(self.runner.routes, transaction, manifest, stage=stage)
+            by_threads(self._runner.routes, transaction, self.manifest, stage=stage)
         except (DataLost, Poisoned, CorruptBatch, UnsupportedFormat) as error:
             raise ContentLost(
-                f"sink {self.runner.name!r}: rows that tasks have frozen are gone, so the micro-batch is not written: "
+                f"sink {self._runner.name!r}: rows that tasks have frozen are gone, so the micro-batch is not written: "
                 f"{error}. Was the topic {stage} deleted, or is its retention shorter than a micro-batch takes "
                 "(stageRetention)? Start the query again: it writes this micro-batch anew"
             ) from error
@@ -397,9 +369,15 @@ class _FrozenBatch(MicroBatch):
         staged = [batch.content for message in self._messages for batch in message.batches]
         ends = ends_of(place for place in staged if isinstance(place, Staged))
         if ends and for_good:
-            stage_topic.delete_stage(self.runner.admin, self.runner.name)
+            stage_topic.delete_stage(self._runner.admin, self._runner.name)
         elif ends:
-            stage_topic.clear_stage(self.runner.admin, self.runner.name, ends)
+            stage_topic.clear_stage(self._runner.admin, self._runner.name, ends)
 
-    def records(self, manifest: Manifest) -> Mapping[TopicPartition, int]:
-        return {where: manifest.records_of(where) for where in manifest.batches}
+    def records(self) -> Mapping[TopicPartition, int]:
+        return self.manifest.records
+
+    def is_unwanted(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Do nothing: the messages are Spark's, and the stage is cleared once the batch is in the log."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.transactions.progress_topic import check_name
-from fencepost.client.transactions.targets import reached
+from fencepost.client.micro_batch.progress_topic import check_name
+from fencepost.client.micro_batch.targets import reached
 from fencepost.core.micro_batch import NOBODY
 from fencepost.errors import ConfigError
 from fencepost.spark.option_values import count, seconds, size, truth, whole
@@ -48,11 +48,6 @@ class WriterOptions:
     """For a job that was written before: `skip` its rows with a warning, or `fail`."""
     on_report: str | None = None
     on_step: str | None = None
-
-    @property
-    def targets(self) -> str:
-        """Return the targets, as a progress record names them."""
-        return self.sink.topic or "the column topic"
 
     @property
     def choose(self) -> ChoosePartitions | None:
@@ -182,18 +177,9 @@ _PARSERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 _NAMES: Final = {name.lower(): name for name in _PARSERS}
 _FIELDS: Final = {
-    "topic": "topic",
-    "topics": "topics",
-    "adopt": "adopt",
-    "create": "create",
-    "compression": "compression",
-    "compressionLevel": "compression_level",
-    "batchBytes": "batch_bytes",
-    "deadLetter": "dead_letter",
-    "keepTimestamps": "keep_timestamps",
-    "transactionTimeout": "transaction_timeout",
-    "attempts": "attempts",
-    "patience": "patience",
-    "acceptRecomputed": "accept_recomputed",
+    name: field
+    for name in _PARSERS
+    if (field := re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name)) in SinkOptions.__slots__
+    and field != "partitioner"  # a name here, and a function there
 }
 """Option → the field of SinkOptions that it sets."""

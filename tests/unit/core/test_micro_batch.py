@@ -18,6 +18,7 @@ from fencepost.core.micro_batch import (
     Compare,
     Fence,
     Freeze,
+    FrozenContent,
     Look,
     Origin,
     Pause,
@@ -39,6 +40,7 @@ from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.unit
 
+FROZEN = FrozenContent()
 ME = SinkInstance("me", "here", 1)
 OTHER = Progress("q", 4, incarnation=3, token="other", host="there", process=2, time_ms=7)
 
@@ -91,11 +93,11 @@ def test_a_batch_is_frozen_published_and_committed_with_its_record() -> None:
     _, steps, record = announced(OTHER)
     step = steps.send(record)
     assert step == Freeze(fresh=True, position="")
-    assert steps.send("manifest") == Publish(identity(2), "manifest")
-    assert steps.send(None) == Commit(identity(2), "manifest", replace(record, batch=5))
+    assert steps.send(FROZEN) == Publish(identity(2))
+    assert steps.send(None) == Commit(identity(2), replace(record, batch=5))
     with pytest.raises(StopIteration) as finished:
         steps.send(None)
-    assert finished.value.value == BatchOutcome(5, False, 1, "manifest", identity(2))
+    assert finished.value.value == BatchOutcome(5, False, 1, identity(2))
 
 
 def test_a_batch_that_is_in_already_is_skipped() -> None:
@@ -108,7 +110,7 @@ def test_a_batch_that_is_in_already_is_skipped() -> None:
 def test_a_commit_without_an_answer_is_decided_by_fence_and_look_alone() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     steps.send(None)
     lost = StepFailed(TimeoutError("no answer"))
     assert isinstance(steps.throw(lost), Peek)
@@ -124,18 +126,18 @@ def test_a_commit_without_an_answer_is_decided_by_fence_and_look_alone() -> None
 def test_a_failed_batch_is_published_under_a_new_epoch_and_refrozen_only_if_needed(thaw: bool) -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     steps.throw(StepFailed(RuntimeError("lost"), thaw=thaw))
     steps.send(identity(2))
     steps.send(identity(3))
     assert steps.send(record) == Freeze(fresh=thaw, position="")
-    assert steps.send("again") == Publish(identity(3), "again")
+    assert steps.send(FROZEN) == Publish(identity(3))
 
 
 def test_when_the_attempts_are_over_the_cause_is_raised_after_a_last_fence() -> None:
     _, steps, record = announced(OTHER, attempts=1)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     steps.throw(StepFailed(RuntimeError("the cause")))
     assert isinstance(steps.send(identity(2)), Fence)  # which aborts what is open
     steps.send(identity(3))
@@ -146,7 +148,7 @@ def test_when_the_attempts_are_over_the_cause_is_raised_after_a_last_fence() -> 
 def test_a_replaced_driver_stops_before_it_fences() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     assert isinstance(steps.throw(StepFailed(RuntimeError("refused"))), Peek)
     assert isinstance(steps.send(identity(7)), Look)  # somebody else's epoch: no Fence
     with pytest.raises(Replaced, match="process 2 on there") as replaced:
@@ -159,7 +161,7 @@ def test_a_driver_stops_if_its_sink_was_reset_or_replaced_by_a_lower_number() ->
     for found, error in ((replace(OTHER, incarnation=1), Replaced), (None, SinkNameInUse)):
         _, steps, record = announced(OTHER)
         steps.send(record)
-        steps.send("manifest")
+        steps.send(FROZEN)
         steps.throw(StepFailed(RuntimeError("refused")))
         steps.send(identity(7))
         with pytest.raises(error):
@@ -169,7 +171,7 @@ def test_a_driver_stops_if_its_sink_was_reset_or_replaced_by_a_lower_number() ->
 def test_an_epoch_bumped_by_the_coordinator_is_taken_back_after_a_few_looks() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     steps.throw(StepFailed(RuntimeError("timed out")))
     step = steps.send(identity(3))
     seen = []
@@ -231,7 +233,7 @@ def test_a_query_numbered_by_its_progress_resumes_after_the_last_batch_and_posit
     expect(steps, (Fence, identity(1)), (Look, replace(OTHER, position="here")), (Announce, None), (Peek, identity(1)))
     steps.send(identity(2))
     assert steps.send(mine) == Freeze(fresh=True, position="here")
-    steps.send("manifest")
+    steps.send(FROZEN)
     commit = steps.send(None)
     assert isinstance(commit, Commit)
     assert commit.progress.batch == 5
@@ -283,7 +285,7 @@ def test_a_sink_that_has_announced_itself_records_that_a_new_run_skips_a_batch()
     """The same object in a query that was stopped and started again."""
     sink, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send("manifest")
+    steps.send(FROZEN)
     steps.send(None)
     mine = replace(record, batch=5, runs="r1", offsets="o1", targets="b")
     steps.close()
@@ -322,7 +324,7 @@ def test_the_same_number_with_another_origin_is_refused_and_written_if_adopted(o
     steps.send(identity(1))
     steps.send(identity(2))
     assert isinstance(steps.send(said), Freeze)
-    steps.send("manifest")
+    steps.send(FROZEN)
     commit: Any = steps.send(None)
     assert (commit.progress.batch, commit.progress.runs, commit.progress.offsets) == (5, "r2", origin.offsets)
 
@@ -351,7 +353,7 @@ def test_several_processes_as_one_instance_look_before_they_fence() -> None:
     mine = replace(OTHER, token="me", replaced="before")
     steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
     commit = expect(
-        steps, (Look, mine), (Fence, identity(1)), (Look, mine), (Freeze, "manifest"), (Publish, None), (Commit, None)
+        steps, (Look, mine), (Fence, identity(1)), (Look, mine), (Freeze, FROZEN), (Publish, None), (Commit, None)
     )
     assert isinstance(commit, BatchOutcome)
     steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
@@ -449,16 +451,12 @@ def test_a_sink_that_is_started_again_compares_a_batch_of_its_own() -> None:
         expect(steps, (Peek, identity(2)), (Fence, identity(3)), (Look, mine), (Compare, "it differs"))
 
 
-class Manifest:
-    topics, digest = "c b=1", "d"
-
-
-def test_the_record_of_a_batch_has_the_topics_and_the_digest_of_its_manifest() -> None:
+def test_the_record_of_a_batch_has_what_was_frozen() -> None:
     _, steps, record = announced(OTHER)
     steps.send(record)
-    steps.send(Manifest())
+    steps.send(FrozenContent("here", "c b=1", "d"))
     commit: Any = steps.send(None)
-    assert (commit.progress.topics, commit.progress.digest) == ("c b=1", "d")
+    assert (commit.progress.position, commit.progress.topics, commit.progress.digest) == ("here", "c b=1", "d")
 
 
 def test_a_jump_in_numbers_is_refused_or_told() -> None:
@@ -469,7 +467,7 @@ def test_a_jump_in_numbers_is_refused_or_told() -> None:
         expect(every, *script)
     some = protocol().micro_batch("q", 7, now_ms=8)
     said = expect(some, *script, (Announce, None)).progress
-    rest = [(Peek, identity(1)), (Fence, identity(2)), (Look, said), (Freeze, "m"), (Publish, None), (Commit, None)]
+    rest = [(Peek, identity(1)), (Fence, identity(2)), (Look, said), (Freeze, FROZEN), (Publish, None), (Commit, None)]
     assert expect_rest(some, *rest).missing == 2
 
 

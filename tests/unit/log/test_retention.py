@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.log import times
+from fencepost.log import partition
 from fencepost.log.config import LogConfig
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
-from fencepost.log.times import TimedOffset
+from fencepost.log.reading import TimedOffset, first_at_or_after
 from fencepost.types import Offset, Pid
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
 
@@ -176,7 +176,7 @@ class TestFiles:
     ) -> None:
         bed = make_bed(tmp_path, retention_bytes=0)
         fill_hours(bed, 4)
-        search = times.first_at_or_after
+        search = first_at_or_after
         looks = []
 
         def interrupted(*arguments: Any) -> TimedOffset | None:
@@ -185,7 +185,7 @@ class TestFiles:
                 bed.log.snapshot(NOW).write()
             return search(*arguments)
 
-        monkeypatch.setattr(times, "first_at_or_after", interrupted)
+        monkeypatch.setattr(partition, "first_at_or_after", interrupted)
         assert bed.log.offset_for_time(NOW, upto=Offset(4)) == TimedOffset(Offset(3), NOW + 3 * HOUR)
         assert looks == [4, 1]
 

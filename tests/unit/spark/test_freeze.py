@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fencepost.client.transactions.targets import Target, TimeLimits
+from fencepost.client.micro_batch.targets import Target, TimeLimits
 from fencepost.core.micro_batch import Poisoned
 from fencepost.errors import RecordTooLarge
 from fencepost.kernel import CODECS, decode_batch, partition_for_key
-from fencepost.spark.freeze import Encoding, Frozen, ManifestEntry, Unwritable, compare, encoded_batches, manifest_of
+from fencepost.spark.freeze import (
+    Encoder,
+    Encoding,
+    Frozen,
+    ManifestEntry,
+    Unwritable,
+    compare,
+    freeze_rows,
+    manifest_of,
+)
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -30,7 +40,6 @@ def encoding(**changes: Any) -> Encoding:
         "codec": CODECS["none"],
         "level": None,
         "batch_bytes": 500,
-        "small_bytes": 0,
         "dead_letter": None,
         "choose": None,
     }
@@ -43,7 +52,7 @@ def rows(keys: list[bytes | None], values: list[bytes | None], **columns: Any) -
 
 
 def freeze(batch: pa.RecordBatch, how: Encoding, map_partition: int = 0) -> list[Frozen]:
-    return list(encoded_batches(how, map_partition, iter([batch])))
+    return list(Encoder(how, map_partition).encode([batch]))
 
 
 def records(frozen: list[Frozen]) -> dict[TopicPartition, list[bytes | None]]:
@@ -92,7 +101,7 @@ def test_tasks_that_divide_the_partitions_evenly_each_stay_among_their_own(
     how = encoding(map_partitions=tasks)
     for task, wanted in enumerate(goes_to):
         batches = iter([rows([None], [b"%d" % n]) for n in range(8)])
-        assert {batch.where.partition for batch in encoded_batches(how, task, batches)} == wanted
+        assert {batch.where.partition for batch in Encoder(how, task).encode(batches)} == wanted
 
 
 @pytest.mark.parametrize("tasks", [None, 1, 2, 4])
@@ -113,8 +122,7 @@ def test_wherever_turns_begin_tasks_that_divide_the_partitions_share_none(start:
     """PIPE-5: nothing has to be shuffled."""
     how = encoding(map_partitions=2, start=start)
     first, second = (
-        {batch.where.partition for batch in encoded_batches(how, task, iter([rows([None], [b"a"])] * 8))}
-        for task in (0, 1)
+        {batch.where.partition for batch in Encoder(how, task).encode([rows([None], [b"a"])] * 8)} for task in (0, 1)
     )
     assert (first | second, first & second) == ({0, 1, 2, 3}, set())
 
@@ -123,20 +131,26 @@ def test_each_topic_has_turns_of_its_own() -> None:
     """Two topics in every Arrow batch: counted together, each would reach every second partition alone."""
     batch = rows([None] * 2, [b"a", b"b"], topic=pa.array(["t", "u"]))
     how = encoding(topic=None, targets={"t": TARGET, "u": replace(TARGET, topic="u")})
-    found = {each.where for each in encoded_batches(how, 0, iter([batch] * 4))}
+    found = {each.where for each in Encoder(how, 0).encode([batch] * 4)}
     assert found == {TopicPartition(topic, partition) for topic in "tu" for partition in range(4)}
 
 
-def test_an_unexpected_topic_is_reported_and_a_missing_one_is_a_dead_letter() -> None:
-    """What a row names may come out otherwise than when the rows were looked through."""
+def test_topics_of_rows_are_looked_up_once_and_missing_ones_are_dead_letters() -> None:
     batch = rows([None] * 4, [b"a", b"b", b"c", b"d"], topic=pa.array(["t", "new", "gone", "new"]))
-    asking = encoding(topic=None, dead_letter="dead", absent=frozenset({"gone"}))
-    manifest = manifest_of([row_of(each, 0) for each in freeze(batch, asking)], driver_bytes=10_000)
-    assert manifest.unasked == {"new"}
-    assert {where.topic for where in manifest.batches} == {"t", "dead"}
+    asked: list[set[str]] = []
+
+    def find(names: Iterable[str]) -> dict[str, Target]:
+        asked.append(set(names))
+        return {"new": replace(TARGET, topic="new")}
+
+    encoder = Encoder(encoding(topic=None, dead_letter="dead", find=find), 0)
+    frozen = list(encoder.encode([batch, batch]))
+    assert asked == [{"new", "gone"}]
+    assert {where.topic for where in records(frozen)} == {"t", "new", "dead"}
+    assert len(records(frozen)[TopicPartition("dead", 0)]) == 2
+    assert encoder.targets.keys() == {"t", "dead", "new"}
     told = freeze(batch, encoding(topic=None, dead_letter="dead"))
     assert len(records(told)[TopicPartition("dead", 0)]) == 3
-    assert manifest_of([row_of(each, 0) for each in told], driver_bytes=10_000).unasked == frozenset()
 
 
 HOUR = 3_600_000
@@ -312,7 +326,7 @@ def test_rows_that_grow_by_compression_are_written_as_they_are(codec: str, dead_
     assert max(batch.size for batch in frozen) <= TARGET.max_bytes
 
 
-def row_of(batch: Frozen, map_partition: int, *, small: bool = True) -> Any:
+def row_of(batch: Frozen, map_partition: int) -> Any:
     topic, partition = batch.where
     return SimpleNamespace(
         topic=topic,
@@ -322,8 +336,6 @@ def row_of(batch: Frozen, map_partition: int, *, small: bool = True) -> Any:
         records=batch.records,
         size=batch.size,
         checksum=batch.checksum,
-        small=small,
-        inline=bytes(batch.payload) if small else None,
     )
 
 
@@ -333,14 +345,10 @@ def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_
         for task in (2, 0, 1)
         for batch in reversed(freeze(rows([b"k"] * 200, [b"%d" % n for n in range(200)]), encoding(), task))
     ]
-    manifest = manifest_of(collected, driver_bytes=1 << 20)
+    manifest = manifest_of(collected)
     ((_, entries),) = manifest.batches.items()
     assert [(e.map_partition, e.number) for e in entries] == sorted((e.map_partition, e.number) for e in entries)
-    assert manifest.records == 600
-    assert manifest.payloads is not None
-    assert manifest_of(collected, driver_bytes=10).payloads is None
-    collected[0].small = False
-    assert manifest_of(collected, driver_bytes=1 << 20).payloads is None
+    assert sum(manifest.records.values()) == 600
 
 
 def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
@@ -360,11 +368,25 @@ def test_a_row_without_its_content_asks_for_another_pass_and_is_not_encoded() ->
     """PIPE-5: Spark leaves the content of long rows out while it is not known how long rows are."""
     asked = rows([b"k"] * 3, [b"a", None, b"c"], long=pa.array([False, True, False]))
     fine = rows([b"k"] * 2, [b"a", b"c"], long=pa.array([False, False]))
-    (said,) = list(encoded_batches(encoding(), 0, iter([asked, fine])))
-    assert manifest_of([row_of(said, 0)], driver_bytes=1 << 20).lacks_content
+    (said,) = freeze_rows(encoding())(iter([asked, fine]))
+    manifest = manifest_of([SimpleNamespace(**row) for row in said.to_pylist()])
+    assert (manifest.lacks_content, manifest.batches) == (True, {})
     frozen = freeze(fine, encoding())
     assert records(frozen) == {TopicPartition("t", partition_for_key(b"k", 4)): [b"a", b"c"]}
-    assert not manifest_of([row_of(each, 0) for each in frozen], driver_bytes=1 << 20).lacks_content
+    (said,) = freeze_rows(encoding())(iter([fine]))
+    assert not manifest_of([SimpleNamespace(**row) for row in said.to_pylist()]).lacks_content
+
+
+def test_small_batches_are_handed_to_spark_together_and_a_large_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.spark.freeze._TOGETHER", 1_000)
+    values: list[bytes | None] = [b"%d" % number for number in range(300)]
+    found = list(freeze_rows(encoding(batch_bytes=300))(iter([rows([b"k"] * 300, values)])))
+    sizes = [sum(each.column("size").to_pylist()) for each in found]
+    assert len(found) > 1
+    assert max(each.num_rows for each in found) > 1
+    assert max(sizes) <= 1_000
+    payloads = [payload for each in found for payload in each.column("payload").to_pylist()]
+    assert [record.value for payload in payloads for record in decode_batch(bytearray(payload))] == values
 
 
 def without_keys(values: list[bytes]) -> pa.RecordBatch:

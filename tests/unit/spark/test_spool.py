@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.kernel import decode_batch
 from fencepost.spark import spool
-from fencepost.spark.freeze import SPOOLED_COLUMNS, freeze_rows, manifest_of
+from fencepost.spark.freeze import MANIFEST_COLUMNS, freeze_rows, manifest_of
 from fencepost.spark.spool import Spool, SpoolPlace, SpoolReader, SpoolWriter
 from tests.unit.spark.test_freeze import encoding, rows
 
@@ -96,20 +96,16 @@ def test_a_reader_of_many_files_keeps_few_of_them_open(tmp_path: Path, monkeypat
     assert all(file.closed for file in opened)
 
 
-@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
-def test_the_manifest_of_a_task_says_where_its_batches_are(tmp_path: Path, small_bytes: int) -> None:
+def test_the_manifest_of_a_task_says_where_its_batches_are(tmp_path: Path) -> None:
     values: list[bytes | None] = [b"%d" % number for number in range(300)]
     given = rows([b"k"] * 300, values)
-    (found,) = freeze_rows(encoding(small_bytes=small_bytes), str(tmp_path))(iter([given]))
-    assert tuple(found.schema.names) == SPOOLED_COLUMNS
-    manifest = manifest_of([SimpleNamespace(**row) for row in found.to_pylist()], driver_bytes=1 << 20)
+    (found,) = freeze_rows(encoding(), str(tmp_path))(iter([given]))
+    assert tuple(found.schema.names) == (*MANIFEST_COLUMNS, "file", "at")
+    manifest = manifest_of([SimpleNamespace(**row) for row in found.to_pylist()])
     assert manifest.places is not None
-    assert (manifest.payloads is None) == (small_bytes == 0)
     ((where, places),) = manifest.places.items()
     with SpoolReader() as reader:
         read = [reader.read(place, entry.size) for place, entry in zip(places, manifest.batches[where], strict=True)]
     assert len(read) > 1
     assert [record.value for batch in read for record in decode_batch(batch)] == values
-    if manifest.payloads is not None:
-        assert [bytes(content) for content in manifest.payloads[where]] == [bytes(content) for content in read]
     assert isinstance(places[0], SpoolPlace)

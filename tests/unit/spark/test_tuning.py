@@ -70,28 +70,21 @@ def test_settings_are_given_back_when_the_job_fails() -> None:
     assert spark.conf.given == {"rows": "7"}
 
 
-@pytest.mark.parametrize(("row_bytes", "rows"), [(0.0, 10_000), (100.0, 10_000), (4096.0, 1024), (1 << 20, 16)])
-def test_large_rows_make_arrow_batches_of_fewer_rows(row_bytes: float, rows: int) -> None:
-    """PIPE-5: about 4 MiB, and never more rows than Spark itself would take."""
-    wanted = tuning.arrow_batches_of(row_bytes)
-    assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == str(rows)
-    assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
-
-
-def test_arrow_batches_are_small_while_it_is_not_known_how_large_rows_are() -> None:
+def test_arrow_batches_are_small_where_rows_may_be_large() -> None:
     """PIPE-5: a thousand rows of a megabyte, which is what a topic takes at most by default, are one gigabyte."""
-    wanted = tuning.arrow_batches_of(None)
+    wanted = tuning.arrow_batches(are_short=False)
     assert wanted["spark.sql.execution.arrow.maxRecordsPerBatch"] == "1000"
     assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(16 << 20)
 
 
 def test_arrow_batches_of_short_rows_are_limited_by_their_number_alone() -> None:
     """PIPE-5: all together they are as large as a worker may hold."""
-    wanted = tuning.arrow_batches_of(None, are_short=True)
+    wanted = tuning.arrow_batches(are_short=True)
     assert wanted["spark.sql.execution.arrow.maxBytesPerBatch"] == str(2**31 - 1)
     assert int(wanted["spark.sql.execution.arrow.maxRecordsPerBatch"]) * tuning.LONGEST_SHORT_ROW <= 64 << 20
 
 
 def test_a_spark_that_cannot_limit_the_bytes_takes_few_rows() -> None:
     """PIPE-5."""
-    assert tuning.arrow_batches_of(None, limits_bytes=False) == {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
+    wanted = tuning.arrow_batches(are_short=False, limits_bytes=False)
+    assert wanted == {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}

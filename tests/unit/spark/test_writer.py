@@ -12,13 +12,15 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, StructType
 
-from fencepost.client.transactions.micro_batch import Runner
-from fencepost.client.transactions.targets import Target
+from fencepost.client.micro_batch import targets
+from fencepost.client.micro_batch.runner import Runner
+from fencepost.client.micro_batch.targets import Target
 from fencepost.core.micro_batch import BatchOutcome, Origin
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
-from fencepost.spark.freeze import Frozen
+from fencepost.spark.columns import normalised_rows
+from fencepost.spark.freeze import Encoder, Frozen, Unwritable
 from fencepost.spark.stage import Carried, carried
 from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
 from fencepost.types import Epoch, Pid, TopicPartition
@@ -49,7 +51,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise ConfigError(f"the target topic {topic!r} does not exist")
         return Target(topic, 2, 1_000_000, compacted=False)
 
-    monkeypatch.setattr(writer, "describe", describe)
+    monkeypatch.setattr(targets, "describe", describe)
     return asked
 
 
@@ -83,7 +85,8 @@ def test_the_rows_of_spark_40_have_the_columns_of_the_sink(monkeypatch: pytest.M
     found = stream_writer({**NOBODY, "topics": "t"}, schema.add("headers", ArrayType(header)))
     given = Row(key=bytearray(b"k"), value="v", partition=1, topic="t", headers=[Row(key="h", value=bytearray(b"1"))])
     empty = Row(key=None, value=None, partition=None, topic=None, headers=None)
-    (rows,) = found._known(found._encoding(), iter([given, empty]))
+    (taken,) = found._as_arrow(iter([given, empty]))
+    rows = normalised_rows(taken, found._columns)
     assert rows.to_pylist()[0] == {
         "key": b"k",
         "value": b"v",
@@ -95,11 +98,12 @@ def test_the_rows_of_spark_40_have_the_columns_of_the_sink(monkeypatch: pytest.M
 
 
 def test_a_task_waits_for_the_server_when_it_looks_up_the_topics_of_its_rows(cluster: list[str]) -> None:
-    found = writer_of({"value": "string", "topic": "string"})
-    encoding = found._encoding()
-    rows = pa.RecordBatch.from_pydict({"value": ["a", "b", "c"], "topic": ["there", "none", "there"]})
-    assert len(list(found._known(encoding, iter([rows, rows])))) == 2
-    assert list(encoding.targets) == ["there"]
+    encoder = Encoder(writer_of({"value": "string", "topic": "string"})._encoding(0), 0)
+    value = pa.array([b"a", b"b", b"c"], pa.binary())
+    rows = pa.RecordBatch.from_pydict({"value": value, "topic": ["there", "none", "there"]})
+    with pytest.raises(Unwritable, match="no topic 'none'; `fencepost topic create none` makes it"):
+        list(encoder.encode([rows]))
+    assert list(encoder.targets) == ["there"]
     assert sorted(cluster[1:]) == ["none", "there"]  # each once
 
 
@@ -198,6 +202,6 @@ def test_a_job_that_was_written_before_is_warned_of(
 
 def skipping(in_the_record: str) -> Any:
     def carry_out(_self: Runner, _work: object, _query: str, batch: int, origin: Origin) -> BatchOutcome:
-        return BatchOutcome(batch, True, 0, None, Identity(Pid(1), Epoch(1)), bool(origin.offsets and in_the_record))
+        return BatchOutcome(batch, True, 0, Identity(Pid(1), Epoch(1)), bool(origin.offsets and in_the_record))
 
     return carry_out

@@ -15,7 +15,7 @@ SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
 def test_the_options_of_a_stream_reach_the_sink_whatever_their_spelling() -> None:
     given = {**SERVERS, "TOPIC": "t", "name": "n", "deadletter": "d", "batch_bytes": "9", "keepTimestamps": "True"}
     found = parse({**given, "create": "3", "compression": "lz4", "checkpointLocation": "/c"}, streaming=True)
-    assert (found.name, found.targets, found.checkpoint, found.inline_bytes) == ("n", "t", "/c", INLINE_BYTES)
+    assert (found.name, found.sink.targets, found.checkpoint, found.inline_bytes) == ("n", "t", "/c", INLINE_BYTES)
     sink = found.sink
     assert (sink.dead_letter, sink.batch_bytes, sink.keep_timestamps, sink.create) == ("d", 9, True, 3)
     assert (sink.compression, sink.adopt, sink.topics) == ("lz4", False, ())
@@ -23,7 +23,7 @@ def test_the_options_of_a_stream_reach_the_sink_whatever_their_spelling() -> Non
 
 def test_a_job_has_a_name_of_its_own_and_topics_are_a_list() -> None:
     found = parse({**SERVERS, "job": "j", "topics": "a, b,"}, streaming=False)
-    assert (found.name, found.sink.topics, found.targets) == ("job.j", ("a", "b"), "the column topic")
+    assert (found.name, found.sink.topics, found.sink.targets) == ("job.j", ("a", "b"), "the column topic")
 
 
 @pytest.mark.parametrize(

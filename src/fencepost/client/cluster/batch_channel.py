@@ -26,13 +26,7 @@ class BatchChannel(BlockingConnection):
     @classmethod
     def open(cls, address: Address, settings: ClientSettings) -> Self:
         """Connect, negotiate versions and authenticate."""
-        channel = cls(
-            address,
-            client_id=settings.client_id,
-            request_timeout=settings.request_timeout,
-            connect_timeout=settings.connect_timeout,
-            security=settings.security,
-        )
+        channel = cls(address, settings)
         try:
             channel.introduce()
         except BaseException:

@@ -25,7 +25,6 @@ from fencepost.client.cluster.answers import decode_answer
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import (
     INTRODUCTION,
-    SOFTWARE_NAME,
     Question,
     Versions,
     Welcome,
@@ -37,7 +36,7 @@ from fencepost.client.cluster.handshake import (
     tls_failed,
 )
 from fencepost.client.cluster.interrupts import interrupted, is_mine
-from fencepost.client.cluster.security import OPEN, Security
+from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Load
 from fencepost.core.steps import carry_out
 from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
@@ -55,22 +54,14 @@ class BlockingConnection(Closing):
 
     After an exception it is of no use: the next bytes on it could be the missing answer."""
 
-    def __init__(
-        self,
-        address: Address,
-        *,
-        client_id: str = SOFTWARE_NAME,
-        request_timeout: float = 30.0,
-        connect_timeout: float = 10.0,
-        security: Security = OPEN,
-    ) -> None:
+    def __init__(self, address: Address, settings: ClientSettings) -> None:
         self.address = address
-        self.request_timeout = request_timeout
+        self.request_timeout = settings.request_timeout
         """Seconds until an answer is given up."""
         self.versions: Versions = {}
         self.session_ends = float("inf")
-        self._client_id = client_id
-        self._security = security
+        self._client_id = settings.client_id
+        self._security = settings.security
         self._correlation_id = 0
         self._expected: deque[tuple[int, int, int]] = deque()
         """Correlation id, key and version of the requests in flight."""
@@ -79,7 +70,7 @@ class BlockingConnection(Closing):
         """Complete frames that no request has taken yet."""
         self._ahead: deque[tuple[int, memoryview]] = deque()
         """Answers that were read before the caller asked for them."""
-        self.socket = open_socket(address, security, connect_timeout)
+        self.socket = open_socket(address, settings.security, settings.connect_timeout)
 
     def close(self) -> None:
         self.socket.close()
@@ -198,22 +189,13 @@ class Channel:
     """A connection that is opened when needed, for one request at a time."""
 
     def __init__(
-        self,
-        address: Address,
-        *,
-        client_id: str = SOFTWARE_NAME,
-        request_timeout: float = 30.0,
-        connect_timeout: float = 10.0,
-        security: Security = OPEN,
-        on_silent: Silent | None = None,
+        self, address: Address, settings: ClientSettings | None = None, *, on_silent: Silent | None = None
     ) -> None:
         self.address = address
-        self._client_id = client_id
-        self._security = security
+        self._settings = settings or ClientSettings((address,))
         self._on_silent = on_silent
-        self.request_timeout = request_timeout
+        self.request_timeout = self._settings.request_timeout
         """Seconds until an answer is given up."""
-        self._connect_timeout = connect_timeout
         # Guards the connection: one request is in flight at a time. Reentrant only to know who holds it.
         self._lock = threading.RLock()
         self._connection: BlockingConnection | None = None
@@ -325,13 +307,8 @@ class Channel:
             if time.monotonic() < connection.session_ends and not ended_by_peer(connection.socket):
                 return connection
             self._disconnect()
-        connection = self._connection = BlockingConnection(
-            self.address,
-            client_id=self._client_id,
-            request_timeout=self.request_timeout,
-            connect_timeout=self._connect_timeout,
-            security=self._security,
-        )
+        connection = self._connection = BlockingConnection(self.address, self._settings)
+        connection.request_timeout = self.request_timeout
         with self._given_up_on_failure():
             connection.introduce()
         return connection

@@ -80,14 +80,7 @@ class Routes(Closing):
     def channel(self, address: Address) -> Channel:
         known = self._channels.get(address)
         if known is None:
-            fresh = Channel(
-                address,
-                client_id=self.settings.client_id,
-                request_timeout=self.settings.request_timeout,
-                connect_timeout=self.settings.connect_timeout,
-                security=self.settings.security,
-                on_silent=self._silent,
-            )
+            fresh = Channel(address, self.settings, on_silent=self._silent)
             known = self._channels.setdefault(address, fresh)
         return known
 

@@ -175,13 +175,8 @@ def hold(
     request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
     with Routes(settings) as routes:
         address = routes.any().address
-    channel = Channel(
-        address,
-        client_id=settings.client_id,
-        request_timeout=settings.request_timeout + (request.wait or 0.0),
-        connect_timeout=settings.connect_timeout,
-        security=settings.security,
-    )
+    channel = Channel(address, settings)
+    channel.request_timeout += request.wait or 0.0
     try:
         if not channel.offers(Key.OWN):
             from fencepost.client.own.kafka_hold import hold_on_kafka  # for weight: loads readers and transactions

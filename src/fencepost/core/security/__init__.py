@@ -3,7 +3,6 @@
 principal.py            the authenticated identity of a connection
 distinguished_name.py   the subject of a certificate, as Kafka writes it
 acls.py                 ACLs, and the decisions that follow from them
-acl_choice.py           the ACLs that concern some resources only
 access.py               the permissions that each API checks
 audit_events.py         the events of the audit log, and their lines
 floods.py               a limit on reports of refusals

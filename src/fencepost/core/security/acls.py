@@ -322,3 +322,20 @@ def _is_dominated(acl: Acl, denied: set[tuple[PatternType, str]]) -> bool:
 def as_bits(operations: Iterable[Operation]) -> int:
     """Return the operations as Kafka's bit field: one bit per operation's number."""
     return sum(1 << operation for operation in operations)
+
+
+def narrowed(acls: Iterable[Acl], resources: Iterable[tuple[ResourceType, str]]) -> tuple[list[Acl], int]:
+    """Return the ACLs for these resources, sorted, and the number of ACLs that concern none of them. One whose pattern
+    covers more, such as `*`, becomes one ACL per resource, which says the same about it and nothing about others."""
+    filters = [AclFilter(kind, PatternType.MATCH, name) for kind, name in resources]
+    found: set[Acl] = set()
+    left = 0
+    for acl in acls:
+        covered = [
+            acl._replace(pattern_type=PatternType.LITERAL, name=each.name)
+            for each in filters
+            if each.name is not None and each.matches(acl)
+        ]
+        found.update(covered)
+        left += not covered
+    return sorted(found), left

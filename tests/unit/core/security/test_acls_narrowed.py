@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.security.acl_choice import narrowed
-from fencepost.core.security.acls import Acl, AclTable, Operation, PatternType, Permission, ResourceType
+from fencepost.core.security.acls import Acl, AclTable, Operation, PatternType, Permission, ResourceType, narrowed
 
 pytestmark = pytest.mark.unit
 

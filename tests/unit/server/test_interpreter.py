@@ -1,4 +1,4 @@
-"""`keep_collections_short`: a full collection looks only at objects created since the last one."""
+"""A server process: collections look only at newer objects, and a thread gets the interpreter's lock soon."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import textwrap
 
 import pytest
 
+from fencepost.server import server
+from fencepost.server.settings import ServerConfig
+
 pytestmark = pytest.mark.unit
 
 # The setting affects the whole process, so each test starts a new one.
 _BEGIN = """
     import gc, sys, weakref
-    from fencepost.server import garbage
+    from fencepost.server import interpreter as garbage
     garbage.keep_collections_short()
     garbage.keep_collections_short()
 
@@ -74,3 +77,22 @@ def test_cycles_that_were_set_aside_are_found_after_an_hour() -> None:
         print(seen() is None)
     """)
     assert output.split() == ["False", "True"]
+
+
+def test_a_server_process_switches_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a server within another program leaves that program's setting alone."""
+    seen: list[float] = []
+    for name in ("keep_freed_memory", "keep_collections_short"):
+        monkeypatch.setattr(server, name, lambda: None)
+
+    def run_loop(main: object) -> None:
+        seen.append(sys.getswitchinterval())
+        main.close()  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(server, "_run_loop", run_loop)
+    before = sys.getswitchinterval()
+    try:
+        server.run(ServerConfig(), on_ready=lambda where: None)
+    finally:
+        sys.setswitchinterval(before)
+    assert seen[0] <= 0.001

@@ -13,7 +13,7 @@ from typing import Final
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.manage.topics import TopicAdmin
-from fencepost.client.transactions.targets import Target, describe
+from fencepost.client.micro_batch.targets import Target, describe
 from fencepost.core.staging import partitions_for
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 

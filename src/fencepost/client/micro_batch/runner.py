@@ -1,7 +1,7 @@
 """The runner of micro-batches: it carries out the steps that `core/micro_batch.py` decides, from fence to commit.
 
-It does not know Spark. Subclasses of `MicroBatch` know the content and publish it: rows of a DataFrame (`sink.py`) or
-ranges of a source topic (`copy.py`).
+It does not know Spark. It asks a `Content`, which knows the rows and publishes them: those of a DataFrame
+(`spark/sink.py`), those that tasks have frozen (`spark/writer.py`), or ranges of a source topic (`spark/copy.py`).
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.topics import TopicAdmin
-from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.progress_topic import (
+from fencepost.client.micro_batch.progress_topic import (
     TRANSACTIONAL_ID_PREFIX,
     ProgressTopic,
     check_name,
     record_batch,
 )
+from fencepost.client.micro_batch.targets import lost_topics, refuse_absent
+from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import (
     ABSENT_PATIENCE,
     LeaderChannels,
@@ -37,7 +38,6 @@ from fencepost.client.transactions.shared_writer import (
     SharedTransaction,
     replicated_sequences,
 )
-from fencepost.client.transactions.targets import lost_topics, refuse_absent
 from fencepost.core.micro_batch import (
     UNKNOWN,
     Announce,
@@ -47,6 +47,7 @@ from fencepost.core.micro_batch import (
     ContentLost,
     Fence,
     Freeze,
+    FrozenContent,
     Look,
     Origin,
     Peek,
@@ -102,6 +103,40 @@ def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
         )
 
 
+class Advice(NamedTuple):
+    """What users can do about an error."""
+
+    when_slow: str = "make micro-batches smaller (maxOffsetsPerTrigger), or transaction_timeout longer"
+    when_untimely: str = "write records with the time of writing (a sink without keep_timestamps)"
+    when_absent: str = "started again, the query writes it to the topic as it is then"
+
+
+class Content(Protocol):
+    """The content of one micro-batch."""
+
+    @property
+    def advice(self) -> Advice: ...
+
+    def freeze(self, position: str) -> FrozenContent:
+        """Fix the rows, instead of those that were frozen before. `position`: the end of the last batch."""
+
+    def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
+        """Write the frozen rows. Connections of `links` are those of this attempt."""
+
+    def records(self) -> Mapping[TopicPartition, int]:
+        """Return the number of frozen records for each target partition."""
+
+    def other_rows(self, last: Progress) -> str:
+        """Say how the rows of the batch differ from those that `last.digest` is of; empty if they do not, or if the
+        batch may be skipped in spite of it."""
+
+    def is_unwanted(self) -> bool:
+        """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
+
+    def close(self) -> None:
+        """Free what holds the frozen rows."""
+
+
 class Runner:
     """A sink's name at its cluster, for as long as this process writes under it."""
 
@@ -137,6 +172,8 @@ class Runner:
         self._cluster_id: str | None = None
         self.last_commit_ms: int | None = None
         """Time of the last commit, for the record of the next batch."""
+        self.took: dict[str, float] = {}
+        """Step → milliseconds, over all attempts of the last batch; without the step that is being taken."""
         self._ready = False
         # A query that did not stop in time may still be in its last batch when it is restarted.
         self._one_at_a_time = threading.Lock()
@@ -145,26 +182,25 @@ class Runner:
         self._end = weakref.finalize(self, _close, self.routes, self.admin)
         self._end.atexit = False
 
-    def carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin = UNKNOWN) -> BatchOutcome:
+    def carry_out(self, content: Content, query: str, batch: int | None, origin: Origin = UNKNOWN) -> BatchOutcome:
         """Carry out the steps of one batch until it is in the log. Raise if that fails."""
         with self._one_at_a_time:
-            return self._carry_out(work, query, batch, origin)
-
-    def _carry_out(self, work: MicroBatch, query: str, batch: int | None, origin: Origin) -> BatchOutcome:
-        self._prepare()
-        now_ms = time.time_ns() // 1_000_000
-        try:
-            steps = self._protocol.micro_batch(query, batch, now_ms, origin=origin)
-            outcome = carry_out(steps, work.perform, (StepFailed,))
-        except BaseException:
-            work.abort()
-            raise
-        finally:
-            work.forget()
-        if not outcome.skipped:
-            self.last_commit_ms = round(work.took.get("commit", 0.0))
-        self.on_step("done")
-        return outcome
+            self._prepare()
+            self.took = {}
+            steps = MicroBatchSteps(self, content)
+            try:
+                decisions = self._protocol.micro_batch(query, batch, time.time_ns() // 1_000_000, origin)
+                outcome = carry_out(decisions, steps.perform, (StepFailed,))
+            except BaseException:
+                steps.abort()
+                raise
+            finally:
+                steps.hang_up()
+                content.close()
+            if not outcome.skipped:
+                self.last_commit_ms = round(self.took.get("commit", 0.0))
+            self.on_step("done")
+            return outcome
 
     def close(self) -> None:
         _close(self.routes, self.admin)
@@ -193,58 +229,31 @@ def _close(routes: Routes, admin: TopicAdmin) -> None:
     admin.close()
 
 
-class MicroBatch:
-    """Carries out the steps of one micro-batch; subclasses know its content, and what users can do about an error."""
+class MicroBatchSteps:
+    """Carries out the steps of one micro-batch."""
 
-    when_slow = "make micro-batches smaller (maxOffsetsPerTrigger), or transaction_timeout longer"
-    when_untimely = "write records with the time of writing (a sink without keep_timestamps)"
-    when_absent = "started again, the query writes it to the topic as it is then"
-
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, content: Content) -> None:
         self.runner = runner
+        self._content = content
         self._links: LeaderChannels | None = None
         self._open: Identity | None = None
         """The identity whose transaction may be open."""
         self._fenced = False
-        self._manifest: Any = None
+        self._frozen: FrozenContent | None = None
         self._difference: str | None = None
-        self.took: dict[str, float] = {}
-        """Step → milliseconds, over all attempts; without the step that is being taken."""
         self._step_began = 0.0
 
-    # -- what subclasses say ----------------------------------------------------------------------------------
-
-    def freeze(self, position: str) -> Any:
-        raise NotImplementedError
-
-    def publish(self, transaction: SharedTransaction, manifest: Any) -> None:
-        raise NotImplementedError
-
-    def records(self, manifest: Any) -> Mapping[TopicPartition, int]:
-        """Return the number of records that each target partition must have at the end."""
-        raise NotImplementedError
-
-    def other_rows(self, last: Progress) -> str:
-        """Say how the rows of the batch differ from those that `last.digest` is of; empty if they do not, or if the
-        batch may be skipped in spite of it."""
-        return ""
-
-    def is_unwanted(self) -> bool:
-        """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
-        return False
-
-    # -- the steps --------------------------------------------------------------------------------------------
-
-    def perform(self, step: SinkStep) -> Any:
+    def perform(self, step: SinkStep) -> Identity | Progress | FrozenContent | str | None:
         name = type(step).__name__.lower()
         self.runner.on_step(name)
         began = self._step_began = time.perf_counter()
+        took = self.runner.took
         try:
             return self._perform(step)
         finally:
-            self.took[name] = self.took.get(name, 0.0) + (time.perf_counter() - began) * 1000
+            took[name] = took.get(name, 0.0) + (time.perf_counter() - began) * 1000
 
-    def _perform(self, step: SinkStep) -> Any:
+    def _perform(self, step: SinkStep) -> Identity | Progress | FrozenContent | str | None:
         runner = self.runner
         match step:
             case Peek():
@@ -254,7 +263,7 @@ class MicroBatch:
             case Fence():
                 identity = runner.transactional.init(int(runner.transaction_timeout * 1000))
                 self._open, self._fenced = None, True
-                self._hang_up()
+                self.hang_up()
                 return identity
             case Look():
                 fenced = self._fenced
@@ -263,19 +272,23 @@ class MicroBatch:
                 )
             case Compare(last=last):
                 if self._difference is None:  # rows are recomputed once
-                    self._difference = self._lost_topics(last) or (self.other_rows(last) if last.digest else "")
+                    self._difference = self._lost_topics(last) or (
+                        self._content.other_rows(last) if last.digest else ""
+                    )
                 return self._difference
             case Freeze(fresh=fresh, position=position):
-                return self._freeze(fresh, position)
+                if fresh or self._frozen is None:
+                    self._frozen = self._content.freeze(position)
+                return self._frozen
             case Announce(identity=identity, progress=progress):
-                return self._attempt(lambda: self._announce(identity, progress))
-            case Publish(identity=identity, manifest=manifest):
-                return self._attempt(lambda: self._publish(identity, manifest), self.records(manifest))
-            case Commit(identity=identity, manifest=manifest, progress=progress):
-                return self._attempt(lambda: self._commit(identity, manifest, progress), self.records(manifest))
+                self._attempt(lambda: self._announce(identity, progress))
+            case Publish(identity=identity):
+                self._attempt(lambda: self._publish(identity), self._content.records())
+            case Commit(identity=identity, progress=progress):
+                self._attempt(lambda: self._commit(identity, progress), self._content.records())
             case _:
                 time.sleep(runner.settings.retry_backoff * 5)
-                return None
+        return None
 
     def _attempt(self, act: Callable[[], None], targets: Iterable[TopicPartition] = ()) -> None:
         """Turn any failure into a failed step, unless no further attempt can cure it."""
@@ -283,24 +296,23 @@ class MicroBatch:
             act()
         except FencepostError as error:
             final = error.code in _FINAL or keeps_us_out(error) or isinstance(error, ContentLost)
-            if final or self.is_unwanted():
+            if final or self._content.is_unwanted():
                 raise
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                remedy = self._content.advice.when_absent
                 self.runner.patiently(
-                    lambda: refuse_absent(self.runner.admin, targets, self.when_absent), "looking at the target topics"
+                    lambda: refuse_absent(self.runner.admin, targets, remedy), "looking at the target topics"
                 )
             thaw = isinstance(error, Poisoned) or error.code is ErrorCode.INVALID_TIMESTAMP
             raise StepFailed(self._explained(error), thaw=thaw) from error
         except Exception as error:  # from a Spark job: executors lost, a worker killed, a stage aborted
-            if self.is_unwanted():
+            if self._content.is_unwanted():
                 raise
-            # The error of a task is in its text.
-            code = next((code for code in _GIVEN_UP if code.name in str(error)), None)
-            raise StepFailed(error if code is None else self._too_slow(code) or error, thaw=True) from error
+            raise StepFailed(error, thaw=True) from error
 
     def _too_slow(self, code: ErrorCode) -> FencepostError | None:
         """Return an error that explains the code, if the server gave the transaction up because it took too long."""
-        took = (self.took.get("publish", 0.0) + self.took.get("commit", 0.0)) / 1000
+        took = (self.runner.took.get("publish", 0.0) + self.runner.took.get("commit", 0.0)) / 1000
         took += time.perf_counter() - self._step_began
         timeout = self.runner.transaction_timeout
         if code not in _GIVEN_UP or took < timeout:
@@ -308,7 +320,7 @@ class MicroBatch:
         return ServerError(
             code,
             f"publishing took longer than {timeout:g} s, the timeout of its transaction, and the server gave it up: "
-            f"{self.when_slow}",
+            f"{self._content.advice.when_slow}",
         )
 
     def _explained(self, error: FencepostError) -> FencepostError:
@@ -319,14 +331,9 @@ class MicroBatch:
                 error.code,
                 f"{error.reason}: a record's time is further from the server's clock than the topic allows "
                 f"(message.timestamp.before.max.ms, message.timestamp.after.max.ms). Raise the limit, or "
-                f"{self.when_untimely}",
+                f"{self._content.advice.when_untimely}",
             )
         return error
-
-    def _freeze(self, fresh: bool, position: str) -> Any:
-        if fresh or self._manifest is None:
-            self._manifest = self.freeze(position)
-        return self._manifest
 
     def _lost_topics(self, last: Progress) -> str:
         cluster, topics = topics_of(last.topics)
@@ -347,13 +354,13 @@ class MicroBatch:
         self._write_record(identity, progress)
         self._end(identity)
 
-    def _publish(self, identity: Identity, manifest: Any) -> None:
-        self._begin(identity, list(self.records(manifest)))
-        self.publish(self._transaction(identity), manifest)
+    def _publish(self, identity: Identity) -> None:
+        self._begin(identity, list(self._content.records()))
+        self._content.publish(self._transaction(identity), self._to_leaders())
 
-    def _commit(self, identity: Identity, manifest: Any, progress: Progress) -> None:
+    def _commit(self, identity: Identity, progress: Progress) -> None:
         self.runner.on_step("verify")
-        expected = self.records(manifest)
+        expected = self._content.records()
         # Both change nothing that counts before the end, and wait for the server most of the time.
         with ThreadPoolExecutor(1, "fencepost-verify") as pool:
             verified = pool.submit(self._verify, identity, expected)
@@ -376,7 +383,7 @@ class MicroBatch:
     def _measured(self, progress: Progress, rows: int) -> Progress:
         """Return the record with what people want to know of the batch."""
         fence, look, freeze, publish = (
-            round(self.took.get(each, 0)) for each in ("fence", "look", "freeze", "publish")
+            round(self.runner.took.get(each, 0)) for each in ("fence", "look", "freeze", "publish")
         )
         return replace(
             progress, rows=rows, fence_ms=fence, look_ms=look, freeze_ms=freeze, publish_ms=publish,
@@ -388,7 +395,9 @@ class MicroBatch:
         self.runner.transactional.add_partitions(identity, [*partitions, self.runner.progress.where])
 
     def _write_record(self, identity: Identity, progress: Progress) -> None:
-        writer = PartitionWriter(self.links(), self._transaction(identity), self.runner.progress.where, fresh=True)
+        writer = PartitionWriter(
+            self._to_leaders(), self._transaction(identity), self.runner.progress.where, fresh=True
+        )
         writer.write(record_batch(progress, time.time_ns() // 1_000_000))
         writer.finish()
 
@@ -411,10 +420,7 @@ class MicroBatch:
         except FencepostError as error:
             logger.info("sink %s: the transaction could not be aborted, it will time out: %s", self.runner.name, error)
 
-    def forget(self) -> None:
-        self._hang_up()
-
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """Close the connections: an abandoned attempt may have left answers unread, which the next must not take."""
         if self._links is not None:
             self._links.close()
@@ -423,7 +429,7 @@ class MicroBatch:
     def _transaction(self, identity: Identity) -> SharedTransaction:
         return SharedTransaction(self.runner.transactional.name, identity)
 
-    def links(self) -> LeaderChannels:
+    def _to_leaders(self) -> LeaderChannels:
         if self._links is None:
             self._links = LeaderChannels(self.runner.routes)
         return self._links

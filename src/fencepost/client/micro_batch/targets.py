@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from fencepost.client.cluster.config_names import CLIENT_NAMES, PRODUCER_NAMES
+from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.manage.topics import TopicAdmin
@@ -109,6 +111,56 @@ def describe(admin: TopicAdmin, topic: str, *, create: int | None = None) -> Tar
     max_bytes = int(configs.get("max.message.bytes") or _DEFAULT_MAX_BYTES)
     compacted = "compact" in (configs.get("cleanup.policy") or "")
     return Target(topic, len(found.partitions), max_bytes, compacted, TimeLimits.of(configs), found.topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFinder:
+    """Describes the topics of a sink: those that its options name, and those that rows name. Pickled to tasks."""
+
+    settings: ClientSettings
+    sink: str
+    topic: str | None = None
+    """The topic of all rows."""
+    topics: tuple[str, ...] = ()
+    """Topics that rows may name, if they have none in common."""
+    dead_letter: str | None = None
+    create: int | None = None
+    """Create a missing topic with this many partitions."""
+    patience: float = PATIENCE
+
+    def of_options(self, admin: TopicAdmin | None = None) -> dict[str, Target]:
+        """Describe the topics of the options. Without dead letters each must exist. `admin`: an open one."""
+        names = {self.topic} if self.topic else set(self.topics)
+        return self._found(names | ({self.dead_letter} if self.dead_letter else set()), admin, of_rows=False)
+
+    def of_rows(self, topics: Iterable[str], admin: TopicAdmin | None = None) -> dict[str, Target]:
+        """Describe topics that rows name. Those that do not exist are left out: their rows cannot be written."""
+        return self._found(topics, admin, of_rows=True)
+
+    def _found(self, names: Iterable[str], admin: TopicAdmin | None, *, of_rows: bool) -> dict[str, Target]:
+        wanted = sorted(names)
+        if not wanted:
+            return {}
+        with TopicAdmin(self.settings) if admin is None else nullcontext(admin) as asked:
+            return patiently(
+                lambda: self._described(asked, wanted, of_rows=of_rows),
+                f"sink {self.sink}: looking at the target topics",
+                patience=self.patience,
+            )
+
+    def _described(self, admin: TopicAdmin, names: list[str], *, of_rows: bool) -> dict[str, Target]:
+        found = {}
+        for name in names:
+            may_be_absent = of_rows or (self.dead_letter is not None and name not in (self.topic, self.dead_letter))
+            try:
+                found[name] = describe(admin, name, create=self.create)
+            except (ConfigError, ServerError) as error:
+                is_absent = isinstance(error, ConfigError) or error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+                if not may_be_absent or not is_absent:
+                    raise
+        if self.dead_letter in found:
+            as_dead_letters(found[self.dead_letter])
+        return found
 
 
 def as_dead_letters(target: Target) -> Target:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.transactions import stage_topic
-from fencepost.client.transactions.targets import Target
+from fencepost.client.micro_batch import stage_topic
+from fencepost.client.micro_batch.targets import Target
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 
 pytestmark = pytest.mark.unit

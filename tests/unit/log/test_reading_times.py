@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.log.times import TimedOffset
+from fencepost.log.reading import TimedOffset
 from fencepost.types import Offset
 from tests.support.logs import NOW, SMALL, LogBed, append, make_batch
 

@@ -10,14 +10,15 @@ import pytest
 
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.runner import MicroBatchSteps, Runner
 from fencepost.client.read.ranges import Range, fetch
-from fencepost.client.transactions.micro_batch import MicroBatch, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch import StepFailed
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.kernel import BatchBuilder
 from fencepost.types import Epoch, Pid, TopicPartition
+from tests.support.sink_rows import Rows
 
 pytestmark = pytest.mark.unit
 
@@ -106,6 +107,6 @@ def attempt(error: FencepostError) -> None:
 
     runner = Runner(SETTINGS, "name")
     try:
-        MicroBatch(runner)._attempt(act)
+        MicroBatchSteps(runner, Rows(runner, "t", 1))._attempt(act)
     finally:
         runner.close()

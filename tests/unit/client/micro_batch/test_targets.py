@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.client.cluster.security import Sasl, Tls
-from fencepost.client.transactions.targets import reached
+from fencepost.client.micro_batch.targets import reached
 from fencepost.errors import ConfigError
 from fencepost.spark.source_options import parse
 
