@@ -90,7 +90,7 @@ def test_acls_are_added_listed_and_removed(address: str, tmp_path: Path, name: s
         pass
 
 
-def test_an_acl_that_a_broker_still_lists_and_the_controller_has_removed_is_not_there(
+def test_an_acl_that_only_a_broker_still_lists_is_not_there(
     our_address: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removed = Acl(ResourceType.TOPIC, PatternType.LITERAL, name, f"User:{name}", "*", Operation.READ, Permission.ALLOW)
