@@ -45,7 +45,7 @@ class Bed(BrokerBed):
         super().__init__(data, sync="os")
 
     async def begin(self, connection: Connection, name: str, *partitions: TopicPartition) -> Identity:
-        who = await self.broker.transactions.init(name, 60_000, NOBODY, connection)
+        who = await self.broker.transactions.init(name, 600_000, NOBODY, connection)
         await self.broker.transactions.add(name, who, connection, partitions=set(partitions))
         return who
 
