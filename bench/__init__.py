@@ -5,6 +5,7 @@
     python -m bench spark [--quick]         Spark: our source, sink and copy beside Spark's own Kafka connector
     python -m bench growth [--quick]        how cost grows with partitions, producers, connections, sizes, members, log
     python -m bench.secured [--quick]       TLS beside plaintext, and what the check of ACLs takes
+    python -m bench.cold [--quick]          a burst to a new topic from a new process, beside confluent-kafka
     python -m bench report FILE             the table and the picture of a run that was saved
 
 How it works. A *section* (`bench/server/`) asks one question. It runs *jobs* (`bench/jobs.py`), each in a process of

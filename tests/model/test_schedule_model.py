@@ -21,7 +21,7 @@ from fencepost.core.producers import window as windows
 from fencepost.core.producers.inflight import Flight, Sent, Stamp, Step
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.schedule import READY, Action, Decision, Line, Schedule
-from fencepost.core.producers.window import LITTLE, Window
+from fencepost.core.producers.window import LITTLE, Room, Window
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Offset, Pid
 from tests.support.examples import examples
@@ -228,19 +228,19 @@ class Play:
 
     def _send_to(self, line: Line[Queue], is_resting: bool) -> int:
         broker, sent = self.brokers[line.leader], 0
-        everybody = line.begin_turn(self.now)
+        room, everybody = broker.window.room(BATCH_SIZE), line.begin_turn(self.now)
         if not everybody and not is_resting:
-            while broker.window.admits(0, BATCH_SIZE, small=True) and (queue := line.next_small()) is not None:
-                sent += self._send(queue, broker)
-        while broker.window.admits(0, BATCH_SIZE, small=False):
-            small_too = not is_resting and broker.window.admits(0, BATCH_SIZE, small=True)
+            while room.admits(small=True) and (queue := line.next_small()) is not None:
+                sent += self._send(queue, broker, room)
+        while room.admits(small=False):
+            small_too = not is_resting and room.admits(small=True)
             next_one = line.next_in_order(self.now, small_too=small_too, everybody=everybody)
             if next_one is None:
                 break
-            sent += self._send(next_one, broker)
+            sent += self._send(next_one, broker, room)
         return sent
 
-    def _send(self, queue: Queue, broker: Broker) -> int:
+    def _send(self, queue: Queue, broker: Broker, room: Room) -> int:
         schedule, now = self.schedule, self.now
         decision = schedule.decide(queue, now)
         if decision.action not in READY:  # it has become too late
@@ -262,13 +262,14 @@ class Play:
             assert batch.deadline > now
             sent = flight.send(batch, 1)
         size, is_small = sent.batch.size, sent.batch.size <= LITTLE
-        room = windows.BATCHES * BATCH_SIZE
-        assert window.under_way < max(room, window.size(BATCH_SIZE)) * (2 if is_small else 1), "the window is not kept"
+        limit = max(windows.BATCHES * BATCH_SIZE, window.size(BATCH_SIZE)) * (2 if is_small else 1)
+        assert window.under_way < limit, "the window is not kept"
         assert not is_small or window.batches < windows.MOST_BATCHES, "too many small batches are in flight"
         window.sent(size, now, int(is_small))
+        room.take(size)
         self.sent += 1
         self.sent_of_topic[queue.topic] += 1
-        schedule.was_sent(queue)
+        schedule.was_sent(queue, sent.batch.deadline)
         self._look_at(queue)
         fate = "answer"
         if broker.stands_still:
@@ -364,10 +365,11 @@ def check_lists(schedule: Schedule[Queue]) -> None:
     for line in schedule._lines.values():
         small = large = 0
         for topic in line._in_turn:
-            ready = [entry for since, entry in topic._large if entry.in_line is topic and entry.since == since]
-            assert len(ready) == topic.large_count, "the large ones are counted wrong"
-            small, large = small + len(topic.small), large + len(ready)
-            found.update([*topic.small, *(entry for entry in ready if entry.is_large)])
+            entries = topic.entries()
+            assert sum(entry.is_large for entry in entries) == topic.large_count, "the large ones are counted wrong"
+            assert len(entries) == len(topic), "the small ones are counted wrong"
+            small, large = small + topic.small_count, large + topic.large_count
+            found.update(entries)
         assert (small, large) == (line.small_count, line.large_count)
     assert all(count == 1 for count in found.values()), "a partition is in two lists"
     for entry in schedule._entries.values():
@@ -509,7 +511,7 @@ def linger_ignored(patch: pytest.MonkeyPatch) -> None:
 
 
 def window_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Window, "admits", lambda *_, **__: True)
+    patch.setattr(Room, "admits", lambda *_, **__: True)
 
 
 def topic_starved(patch: pytest.MonkeyPatch) -> None:
@@ -554,10 +556,9 @@ def partition_in_two_lists(patch: pytest.MonkeyPatch) -> None:
     remove = rules._TopicLine.remove
 
     def remains(topic: Any, entry: Any) -> None:
-        was_small = entry in topic.small
         remove(topic, entry)
-        if was_small:
-            topic.small[entry] = None
+        if len(topic):
+            entry.in_line = topic
 
     patch.setattr(rules._TopicLine, "remove", remains)
 
@@ -595,6 +596,6 @@ def test_a_planted_fault_is_noticed(
         for history in HISTORIES if seed < 2 else [few]:
             try:
                 history(seed)
-            except AssertionError:
+            except (AssertionError, ValueError, IndexError):  # counts and lists that contradict each other
                 noticed += 1
     assert noticed > 0

@@ -143,6 +143,7 @@ cdef class Lane:
     cdef readonly list slots
     cdef readonly Budget budget
     cdef public Slot undesignated
+    cdef public bint takes_keyless  # into `undesignated`, while the partitions are unknown
     cdef object slot_kind  # the type of the last slot: most have the same, so a comparison tells that it is one
 
     def __init__(self, Budget budget not None):
@@ -180,10 +181,10 @@ cdef class Lane:
             if is_huge or not 0 <= at < number:
                 return None
         elif number != 1:
+            if key is None and (number or self.takes_keyless):
+                return self.undesignated
             if not number:
                 return None
-            if key is None:
-                return self.undesignated
             hashed = <uint32_t> hash_key(span.data, span.size) & 0x7FFFFFFF
             at = hashed & (number - 1) if number & (number - 1) == 0 else hashed % <uint32_t> number
         found = item_of(self.slots, at)
@@ -207,7 +208,7 @@ cdef class Lane:
     cdef inline bint admits(self, Py_ssize_t size, Slot slot) noexcept:
         cdef Py_ssize_t free = self.budget.limit - self.budget.held
         cdef Py_ssize_t active
-        if slot is None or len(self.slots) == 1:
+        if slot is None or len(self.slots) <= 1:
             return self.held + 2 * size <= free
         if self.held + 2 * size <= free and (slot.held == 0 or 2 * slot.held + 4 * size + self.held <= free):
             return True

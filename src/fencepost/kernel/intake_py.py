@@ -70,7 +70,7 @@ class Slot:
 class Lane:
     """The slots of one topic, and the memory that the topic holds."""
 
-    __slots__ = ("active", "budget", "held", "slots", "undesignated")
+    __slots__ = ("active", "budget", "held", "slots", "takes_keyless", "undesignated")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -79,6 +79,8 @@ class Lane:
         """The number of slots that hold memory."""
         self.slots: list[Any] = []
         self.undesignated: Any = None
+        self.takes_keyless = False
+        """Into `undesignated`, while the partitions are unknown."""
 
     def set_slots(self, slots: list[Any]) -> None:
         """Set one slot per partition, None for a partition without records so far; empty while they are unknown."""
@@ -104,7 +106,7 @@ class Lane:
     def has_room_for(self, size: int, slot: Slot | None = None) -> bool:
         """Apply the rule of `core/producers/sharing.py`; without a slot, of the topic alone."""
         limit, held = self.budget.limit, self.budget.held
-        if slot is None or len(self.slots) == 1:
+        if slot is None or len(self.slots) <= 1:
             return topic_has_room(size, limit=limit, held=held, topic=self.held)
         return partition_has_room(
             size, limit=limit, held=held, topic=self.held, partition=slot.held, active=self.active

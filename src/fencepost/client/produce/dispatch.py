@@ -22,7 +22,7 @@ from fencepost.core.producers import schedule as rules
 from fencepost.core.producers.inflight import Flight, Sent
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.schedule import READY, Action, Decision, Line
-from fencepost.core.producers.window import BUSY, PER_REQUEST
+from fencepost.core.producers.window import BUSY, PER_REQUEST, Room
 from fencepost.errors import SendFailed
 from fencepost.kernel import read_header, stamp_producer
 
@@ -176,6 +176,9 @@ class Dispatch:
     def _designate(self, queue: PartitionQueue, now: float) -> None:
         """Give whole batches of the undesignated queue to partitions that could send them now."""
         topic = queue.topic
+        if not topic.partition_count:  # `Placing` asks for them
+            self._schedule.stuck(queue)
+            return
         led = [partition for partition in self._metadata.led(topic.name) if topic.may_choose(partition)]
         start = self._turn % len(led) if led else 0
         for partition in led[start:] + led[:start]:
@@ -211,9 +214,8 @@ class Dispatch:
 
     # --- one leader ---
 
-    def _send_to_leader(self, line: Line[PartitionQueue], now: float, *, is_resting: bool) -> tuple[int, float]:
-        """Send what the leader's window admits. Return the number of batches, and the seconds that many small ones
-        took."""
+    def _connection_to(self, line: Line[PartitionQueue], now: float) -> BrokerConnection | None:
+        """Return the connection to the line's leader, if something may be sent there now."""
         if line.leader == NO_LEADER:
             for queue in line.queues():
                 if self._metadata.leader(queue.topic.name, queue.index) != NO_LEADER:
@@ -221,47 +223,53 @@ class Dispatch:
                 else:
                     self._metadata.want(queue.topic.name, now)
                     self._metadata.distrust()
-            return 0, 0.0
+            return None
         connection = self._state.brokers.of_node(line.leader)
+        if connection is not None and now < connection.throttled_until:
+            self._state.due(connection.throttled_until, now)
+            return None
+        return connection
+
+    def _send_to_leader(self, line: Line[PartitionQueue], now: float, *, is_resting: bool) -> tuple[int, float]:
+        """Send what the leader's window admits. Return the number of batches, and the seconds that many small ones
+        took."""
+        connection = self._connection_to(line, now)
         if connection is None:
             return 0, 0.0
-        if now < connection.throttled_until:
-            self._state.due(connection.throttled_until, now)
-            return 0, 0.0
         requests: Requests = {}
+        room = connection.window.room(self._options.batch_size)
         is_crowded = line.small_count > rules.FEW
         self.is_crowded |= is_crowded
         everybody = line.begin_turn(now)
         began, sent, took = self._state.now(), 0, 0.0
         if line.small_count and not everybody and not is_resting:
-            while self._has_room(connection, requests, small=True) or self._beside(connection, now, requests):
-                queue = line.next_small()
-                if queue is None:
-                    break
-                sent += self._add(queue, line.leader, connection, requests, now, is_small=True)
+            while (queue := self._next_small(line, connection, requests, room, now)) is not None:
+                sent += self._add(queue, line.leader, connection, requests, room, now, is_small=True)
             if line.large_count:
                 self._send(requests)
             took = self._state.now() - began if is_crowded else 0.0
-        while len(line) and self._has_room(connection, requests, small=False):
-            small_too = not is_resting and self._has_room(connection, requests, small=True)
+        while len(line) and self._may_request(connection, requests) and room.admits(small=False):
+            small_too = not is_resting and room.admits(small=True)
             queue = line.next_in_order(now, small_too=small_too, everybody=everybody)
             if queue is None:
                 break
-            sent += self._add(queue, line.leader, connection, requests, now, is_small=False)
+            sent += self._add(queue, line.leader, connection, requests, room, now, is_small=False)
         self._send(requests)
         return sent, took
 
-    def _has_room(self, connection: BrokerConnection, requests: Requests, *, small: bool) -> bool:
-        size = small_count = 0
-        has_request = False
-        for request in requests.values():  # usually one; an owner has one per transactional id
-            if request.connection is connection:
-                size += request.size
-                small_count += request.small_count
-                has_request = True
-        if not has_request and connection.in_flight >= REQUESTS_IN_FLIGHT:
-            return False
-        return connection.window.admits(size, self._options.batch_size, small=small, batches=small_count)
+    def _next_small(
+        self,
+        line: Line[PartitionQueue],
+        connection: BrokerConnection,
+        requests: Requests,
+        room: Room,
+        now: float,
+    ) -> PartitionQueue | None:
+        has_room = self._may_request(connection, requests) and room.admits(small=True)
+        return line.next_small() if has_room or self._beside(connection, now, requests) else None
+
+    def _may_request(self, connection: BrokerConnection, requests: Requests) -> bool:
+        return bool(requests) or connection.in_flight < REQUESTS_IN_FLIGHT
 
     def _add(
         self,
@@ -269,16 +277,19 @@ class Dispatch:
         leader: int,
         connection: BrokerConnection,
         requests: Requests,
+        room: Room,
         now: float,
         *,
         is_small: bool,
     ) -> int:
         """Put the partition's next batch into a request to its leader. Return 1, or 0 if it has none or has to wait."""
         schedule, flight = self._schedule, queue.flight
-        action = schedule.decide(queue, now).action
-        if action not in READY or self._metadata.leader(queue.topic.name, queue.index) != leader:
-            schedule.changed(queue)
-            return 0
+        action = schedule.decided(queue, now)
+        if action is None:  # it stands here since an earlier turn
+            action = schedule.decide(queue, now).action
+            if action not in READY or self._metadata.leader(queue.topic.name, queue.index) != leader:
+                schedule.changed(queue)
+                return 0
         is_new = action is Action.SEND
         if self._state.steps is not None and not self._enlisting.may_write(queue, is_new, now):
             schedule.stuck(queue)
@@ -304,12 +315,12 @@ class Dispatch:
             return 0
         if connection.is_side:
             schedule.elsewhere[queue] = connection
-        self._join(by, requests, queue, sent)
-        schedule.was_sent(queue)
-        if queue:
+        size = self._join(by, requests, queue, sent)
+        if not connection.is_side:
+            room.take(size)
+        schedule.was_sent(queue, sent.batch.deadline)
+        if queue.batch is not None or queue.sealed:
             self._look_at(queue, now)
-        else:
-            schedule.place(queue, Decision(Action.WAIT, sent.batch.deadline), NO_LEADER, now)
         return 1
 
     def _take_new(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> Sent[ProducerBatch] | None:
@@ -335,8 +346,8 @@ class Dispatch:
         requests: Requests,
         queue: PartitionQueue,
         sent: Sent[ProducerBatch],
-    ) -> None:
-        """Add a batch to the request; if that is full, send it and begin another one."""
+    ) -> int:
+        """Add a batch to the request; if that is full, send it and begin another one. Return its bytes."""
         size = len(self._requests.encoded(sent))
         request = requests.get(by)
         if request is not None and (
@@ -347,6 +358,7 @@ class Dispatch:
         if request is None:
             request = requests[by] = ProduceRequest(*by)
         request.add(queue, sent, size)
+        return size
 
     def _largest_request(self, connection: BrokerConnection) -> int:
         """Return half of the window, so that the broker always has the next request at hand."""

@@ -178,7 +178,7 @@ class PartitionQueue(Slot):
         a batch from the undesignated queue was put behind younger ones."""
         sealed = tuple(self.sealed)  # a copy: callers append to it
         if not sealed:
-            return self.open
+            return self.batch  # type: ignore[no-any-return]
         if not self.topic.roaming:
             return sealed[0]
         return min([*sealed, *filter(None, [self.open])], key=_deadline)
@@ -321,9 +321,16 @@ class TopicQueues(Lane):
         self.roaming = 0
         """Unsettled batches that came from the undesignated queue. Only the send thread uses it."""
 
+    @property
+    def only_partition(self) -> int | None:
+        """The partition that all records without a key go to, if there is only one."""
+        mine = self._mine(self.partition_count) if self.owned is not None else range(self.partition_count)
+        return mine[0] if len(mine) == 1 else None
+
     def know(self, partition_count: int) -> None:
         """Note the number of partitions."""
         self.partition_count = partition_count
+        self.takes_keyless = False
         mine = self._mine(partition_count)
         self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
 
@@ -412,6 +419,18 @@ class Filling:
         before."""
         self.needs_partitions = needs_partitions
         """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
+
+    def encodes_unknown(self, topic: TopicQueues) -> bool:
+        """Return whether a record without key and partition is encoded at once, although the topic's partitions are
+        unknown: any of them will do, and no earlier record of the topic is kept, which it could overtake."""
+        options = self.options
+        return not (
+            topic.waiting
+            or options.serializes
+            or options.partitioner is not None
+            or self.needs_partitions
+            or topic.owned is not None
+        )
 
     def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count

@@ -29,6 +29,8 @@ class Placing:
 
     def place(self, now: float) -> None:
         for topic in self._queues.topics_to_place():
+            if self._queues.waiting_room.drop_if_done(topic):
+                continue
             self._metadata.want(topic.name, now)
             count = self._metadata.partition_count(topic.name)
             if count:
@@ -58,6 +60,8 @@ class Placing:
         self._metadata.forget(topic.name)  # the next send asks again
         self._queues.waiting_room.fail_waiting(topic, error)
         self._settling.note_early_failures()
+        self._settling.fail_queue(topic.roaming_queue, error)
+        self._queues.waiting_room.drop_if_done(topic)
 
     def refresh_metadata(self, now: float) -> None:
         if not self._metadata.due(now):

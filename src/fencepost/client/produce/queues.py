@@ -5,6 +5,8 @@ The way of a record:
     partitions known, key or partition given   → encoded into that partition's open batch
     partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its
                                                  partition as a whole when it is drained; or into the only partition's
+    partitions unknown, neither given          → encoded into the topic's undesignated batch, too, unless an earlier
+                                                 record of the topic is kept
     partitions unknown, or serializers set     → kept in order until the send thread moves it (`waiting_room.py`)
 
 Memory (PROD-6): a record is charged when it is accepted, and released when its batch is settled. A topic may hold at
@@ -187,6 +189,8 @@ class Queues:
                     ticket = self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
                     gives_way = len(topic.waiting) % RECORDS_BEFORE_GIVING_WAY == 0
                 else:
+                    if not topic.partition_count:
+                        self.waiting_room.keep_encoded(topic)
                     before = queue.open
                     ticket = self._filling.append(queue, key, value, headers, timestamp, size)
                     if (opened := ticket.settlement) is not before:
@@ -215,6 +219,8 @@ class Queues:
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
         if not topic.partition_count:
+            if key is None and partition is None and self._filling.encodes_unknown(topic):
+                return topic.roaming_queue
             return None
         if self._options.serializes:
             return topic.partitions.get(partition) if partition is not None else None
@@ -441,8 +447,7 @@ class Queues:
         with self._lock:
             self._filling.looks_at = looks_at
             changed, self._filling.changed = self._filling.changed, {}
-        for queue in changed:
-            self.schedule.changed(queue)
+        self.schedule.all_changed(changed)
 
     def sleeps_until(self, moment: float) -> None:
         """Take note of when the next turn comes by itself."""

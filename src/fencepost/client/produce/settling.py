@@ -153,7 +153,8 @@ class Settling:
                 self.fail(sent.batch, self._batch_expired("not acknowledged", sent.batch, persisted))
         while (batch := queue.first_to_expire()) is not None and batch.deadline <= now:
             if self._queues.withdraw(queue, batch):
-                self.fail(batch, self._batch_expired("not sent", batch, "no"))
+                what = "not sent" if queue.topic.partition_count else "no answer about the topic"
+                self.fail(batch, self._batch_expired(what, batch, "no"))
 
     def expire_uncommitted(self, now: float) -> None:
         """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""

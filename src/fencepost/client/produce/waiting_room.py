@@ -3,6 +3,9 @@
 They wait, in order, until the send thread moves them (`place`) or their time is over (`fail_waiting`). `place` makes
 the topic's partitions known with the lock held, after all waiting records were moved. So no record overtakes an earlier
 one of its partition.
+
+Records without key and partition that come before all others are not among them: they are in batches of the topic's
+undesignated queue already (`keep_encoded`), which get their partition whole. Only the topic waits for its partitions.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from fencepost.client.produce.partition_queue import (
     EarlyFailure,
     EncodedRows,
     Filling,
+    PartitionQueue,
     ProducerBatch,
     TopicQueues,
     WaitingRecord,
@@ -57,6 +61,7 @@ class WaitingRoom:
         size: int,
     ) -> Ticket:
         """Keep a record; with the lock held. A buffer is copied: the caller may fill it again when `send` returns."""
+        topic.takes_keyless = False
         key, value = _own_copy(key), _own_copy(value)
         if headers is not None:
             headers = [(_own_copy(name), _own_copy(content)) for name, content in headers]
@@ -74,6 +79,14 @@ class WaitingRoom:
             self._filling.wake()
         return Ticket(topic.unplaced, len(topic.waiting), timestamp)
 
+    def keep_encoded(self, topic: TopicQueues) -> None:
+        """Take note of a record that is encoded before the topic's partitions are known; with the lock held. The next
+        ones may be encoded natively."""
+        if topic not in self.topics:
+            self.topics[topic] = None
+            self._filling.wake()
+        topic.takes_keyless = True
+
     def add_rows(
         self,
         topic: TopicQueues,
@@ -83,6 +96,7 @@ class WaitingRoom:
         encode: Callable[[int], list[EncodedRows]],
     ) -> WaitingRows:
         """Keep rows of a table, in order with single records; with the lock held."""
+        topic.takes_keyless = False
         ticket = self._ticket(topic, timestamp)
         deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
         rows = WaitingRows(ticket, records, size, deadline, encode)
@@ -125,6 +139,8 @@ class WaitingRoom:
         unplaced: Unplaced | None,
     ) -> None:
         topic.know(partition_count)
+        if (only := topic.only_partition) is not None:
+            self._move_encoded(topic, topic.queue(only))
         into: dict[Settlement, None] = {}
         for record in waiting:
             topic.charge(-record.charged)
@@ -148,6 +164,23 @@ class WaitingRoom:
             self._filling.unsettled.pop(unplaced, None)
             self._filling.all_settled.notify_all()
         self._filling.room.notify_all()
+
+    def _move_encoded(self, topic: TopicQueues, queue: PartitionQueue) -> None:
+        """Move the batches that were encoded before: the topic has one partition only, in which records with and
+        without a key keep their order."""
+        encoded = topic.roaming_queue
+        while encoded.sealed:
+            batch = encoded.take()
+            topic.move(batch.charged, encoded, queue)
+            batch.queue = queue
+            self._filling.add(queue, batch)
+        opened, builder = encoded.open, encoded.builder
+        if opened is not None and builder is not None:
+            encoded.end()  # from here on nothing is appended there
+            topic.move(builder.size, encoded, queue)
+            opened.queue = queue
+            queue.begin(opened, builder)
+            self._filling.changed[queue] = None
 
     def _place_rows(self, topic: TopicQueues, rows: WaitingRows, unplaced: Unplaced | None) -> list[ProducerBatch]:
         if rows.error is not None:
@@ -197,6 +230,15 @@ class WaitingRoom:
         self.failures.append(early)
         if unplaced is not None:
             unplaced.moved_into.append(early)
+
+    def drop_if_done(self, topic: TopicQueues) -> bool:
+        """Forget a topic of which nothing waits any more: it has expired or failed. Return whether that is so."""
+        with self._filling.lock:
+            if topic.waiting or topic.roaming_queue:
+                return False
+            topic.takes_keyless = False
+            self.topics.pop(topic, None)
+            return True
 
     def noted(self, early: Settlement) -> None:
         """Count an early failure as settled: what follows from it is done."""

@@ -81,6 +81,7 @@ TOO_LATE_MAX: Final = 0.25
 """The last part of `delivery_timeout`, and its maximum in seconds, in which a batch is not sent for the first time."""
 
 NEVER: Final = float("inf")
+_NEVER_YET: Final = float("-inf")
 _STALE_DUE_TIMES: Final = 64
 """Due times without effect that may be in the heap, beside two per active partition."""
 
@@ -150,7 +151,7 @@ READY: Final = frozenset({Action.SEND, Action.RESEND})
 class _Entry(Generic[QueueT]):
     """An active partition: where it stands in line, and when it is due."""
 
-    __slots__ = ("due_at", "in_line", "is_large", "queue", "since")
+    __slots__ = ("action", "decided_at", "due_at", "in_line", "is_large", "queue", "since")
 
     def __init__(self, queue: QueueT) -> None:
         self.queue = queue
@@ -159,26 +160,30 @@ class _Entry(Generic[QueueT]):
         self.since = 0
         """Its place in the order in which partitions became ready; 0: it is not ready."""
         self.due_at = NEVER
+        self.action = Action.WAIT
+        self.decided_at = _NEVER_YET
+        """The last decision."""
 
 
 class _TopicLine(Generic[QueueT]):
     """The ready partitions of one topic and leader."""
 
-    __slots__ = ("_large", "is_behind", "large_count", "line", "small", "topic")
+    __slots__ = ("_large", "_small", "is_behind", "large_count", "line", "small_count", "topic")
 
     def __init__(self, line: Line[QueueT], topic: Hashable) -> None:
         self.line = line
         self.topic = topic
-        self.small: dict[_Entry[QueueT], None] = {}
-        """Small when last seen, the longest waiting first."""
+        self._small: deque[tuple[int, _Entry[QueueT]]] = deque()
+        """Small when last seen, the longest waiting first; with partitions that are not in it any more."""
+        self.small_count = 0
         self._large: list[tuple[int, _Entry[QueueT]]] = []
-        """A heap by `since`; with partitions that are not in it any more."""
+        """A heap by `since`; likewise."""
         self.large_count = 0
         self.is_behind = False
         """In this turn, also when fewer are left."""
 
     def __len__(self) -> int:
-        return len(self.small) + self.large_count
+        return self.small_count + self.large_count
 
     def add(self, entry: _Entry[QueueT], *, is_large: bool) -> None:
         entry.in_line, entry.is_large = self, is_large
@@ -188,7 +193,8 @@ class _TopicLine(Generic[QueueT]):
             self.line.large_count += 1
             self.is_behind |= self.large_count > FEW
         else:
-            self.small[entry] = None
+            self._small.append((entry.since, entry))
+            self.small_count += 1
             self.line.small_count += 1
 
     def remove(self, entry: _Entry[QueueT]) -> None:
@@ -199,27 +205,35 @@ class _TopicLine(Generic[QueueT]):
             if not self.large_count:
                 self._large.clear()
         else:
-            del self.small[entry]
+            self.small_count -= 1
             self.line.small_count -= 1
+            if not self.small_count:
+                self._small.clear()
 
-    def queues(self) -> list[QueueT]:
-        large = [entry for since, entry in self._large if entry.in_line is self and entry.since == since]
-        return [entry.queue for entry in (*self.small, *large)]
+    def entries(self) -> list[_Entry[QueueT]]:
+        small = [entry for since, entry in self._small if self._has(entry, since) and not entry.is_large]
+        return small + [entry for since, entry in self._large if self._has(entry, since) and entry.is_large]
+
+    def _has(self, entry: _Entry[QueueT], since: int) -> bool:
+        return entry.in_line is self and entry.since == since
 
     def first_small(self) -> _Entry[QueueT] | None:
         """Return the longest waiting small one. One that has grown meanwhile joins the large ones."""
-        while self.small:
-            entry = next(iter(self.small))
-            if not is_large(entry.queue):
-                return entry
-            self.remove(entry)
-            self.add(entry, is_large=True)
+        while self._small:
+            since, entry = self._small[0]
+            if self._has(entry, since) and not entry.is_large:
+                if not is_large(entry.queue):
+                    return entry
+                self.remove(entry)
+                self.add(entry, is_large=True)
+            if self._small:
+                self._small.popleft()
         return None
 
     def first_large(self) -> _Entry[QueueT] | None:
         while self._large:
             since, entry = self._large[0]
-            if entry.in_line is self and entry.is_large and entry.since == since:
+            if self._has(entry, since) and entry.is_large:
                 return entry
             heapq.heappop(self._large)
         return None
@@ -244,7 +258,8 @@ class Line(Generic[QueueT]):
 
     def queues(self) -> Iterator[QueueT]:
         for topic in self._in_turn:
-            yield from topic.queues()
+            for entry in topic.entries():
+                yield entry.queue
 
     def add(self, entry: _Entry[QueueT], now: float, *, is_large: bool) -> None:
         topic = self._topics.get(entry.queue.topic)
@@ -261,14 +276,14 @@ class Line(Generic[QueueT]):
             topic.is_behind = topic.large_count > FEW
         if not self.large_count or self.small_count <= FEW or now - self._moved_at <= STANDSTILL:
             return False
-        ahead = sum(len(topic.small) for topic in self._in_turn if not topic.is_behind)
+        ahead = sum(topic.small_count for topic in self._in_turn if not topic.is_behind)
         return ahead > FEW
 
     def next_small(self) -> QueueT | None:
         """Take the next partition whose batch is small and may go ahead of large ones."""
         if not self.small_count:
             return None
-        for topic in self._by_turns():
+        for topic in self._in_turn if len(self._in_turn) == 1 else self._by_turns():
             entry = topic.first_small()
             if entry is None:
                 continue
@@ -311,7 +326,7 @@ class Line(Generic[QueueT]):
 
 def is_large(queue: ScheduledQueue) -> bool:
     """Return whether the partition has more to send than a leader handles in no noticeable time."""
-    return len(queue.sealed) > 1 or queue.next_size > LITTLE
+    return queue.next_size > LITTLE or len(queue.sealed) > 1
 
 
 class Schedule(Generic[QueueT]):
@@ -340,6 +355,9 @@ class Schedule(Generic[QueueT]):
         """Look at this partition in the next turn: a record came, or an answer, or something else has changed."""
         self._changed[queue] = None
 
+    def all_changed(self, queues: dict[QueueT, None]) -> None:
+        self._changed.update(queues)
+
     def stuck(self, queue: QueueT) -> None:
         """Look at this partition in every turn: it waits for something that is not told."""
         self._leave_line(queue)
@@ -358,12 +376,15 @@ class Schedule(Generic[QueueT]):
 
     def forget(self, queue: QueueT) -> None:
         """Leave out a partition that has nothing left to do, until `changed`."""
-        self._leave_line(queue)
-        self._stuck.pop(queue, None)
-        self._changed.pop(queue, None)
         entry = self._entries.pop(queue, None)
         if entry is not None:
             entry.due_at = NEVER
+            if entry.in_line is not None:
+                entry.in_line.remove(entry)
+        if self._stuck:
+            self._stuck.pop(queue, None)
+        if self._changed:
+            self._changed.pop(queue, None)
 
     # --- a turn ---
 
@@ -393,10 +414,16 @@ class Schedule(Generic[QueueT]):
                 changed[entry.queue] = None
         return list(changed)
 
+    def decided(self, queue: QueueT, now: float) -> Action | None:
+        """Return what `decide` has said in this turn, if nothing has changed since."""
+        entry = self._entries.get(queue)
+        return entry.action if entry is not None and entry.decided_at == now and queue not in self._changed else None
+
     def decide(self, queue: QueueT, now: float) -> Decision:
         """The rule for one partition."""
         flight, again_at = queue.flight, NEVER
-        if flight is not None and len(flight):
+        is_empty = flight is None or not len(flight)
+        if flight is not None and not is_empty:
             for sent in flight:
                 deadline = sent.batch.deadline
                 if deadline <= now:
@@ -410,11 +437,14 @@ class Schedule(Generic[QueueT]):
                 again_at = min(again_at, deadline)
                 if not queue.is_mixed:
                     break  # later batches have later deadlines
-        unsent = queue.first_to_expire()
+        sealed = queue.sealed
+        batch = sealed[0] if sealed else queue.open
+        unsent = queue.first_to_expire() if queue.is_mixed else batch
         if unsent is not None:
-            if unsent.deadline <= now:
+            deadline = unsent.deadline
+            if deadline <= now:
                 return _EXPIRE
-            again_at = min(again_at, unsent.deadline)
+            again_at = min(again_at, deadline)
         step = Step.SEND if flight is None else flight.next_step(now)
         if step is Step.WAIT:
             assert flight is not None
@@ -428,9 +458,7 @@ class Schedule(Generic[QueueT]):
         if step is Step.RESEND:
             return Decision(Action.RESEND, again_at)
         if unsent is None:
-            return _NOTHING if flight is None or not len(flight) else Decision(Action.WAIT, again_at)
-        sealed = queue.sealed
-        batch = sealed[0] if sealed else queue.open
+            return _NOTHING if is_empty else Decision(Action.WAIT, again_at)
         if batch is None:
             return Decision(Action.WAIT, again_at)  # a caller is about to seal it, and says so
         if not sealed and (ready_at := self.ready_at(batch, queue)) > now:
@@ -445,7 +473,7 @@ class Schedule(Generic[QueueT]):
             return float("-inf")
         ready_at = batch.opened + self.linger
         if queue.is_followed_up:
-            ready_at += LONG_GATHER if self.are_many else GATHER
+            ready_at += LONG_GATHER if len(self._entries) > FEW else GATHER
         return ready_at
 
     def takes_more(self, queue: QueueT, now: float) -> bool:
@@ -459,8 +487,10 @@ class Schedule(Generic[QueueT]):
         entry = self._entries.get(queue)
         if entry is None:
             entry = self._entries[queue] = _Entry(queue)
-        if decision.action not in READY:
-            self._leave_line(queue)
+        entry.action, entry.decided_at = decision.action, now
+        if decision.action is not Action.SEND and decision.action is not Action.RESEND:
+            if entry.in_line is not None:
+                entry.in_line.remove(entry)
             entry.since = 0
         else:
             line = self._lines.get(leader)
@@ -472,13 +502,16 @@ class Schedule(Generic[QueueT]):
                 entry.since = next(self._numbers)
             if entry.in_line is None:
                 line.add(entry, now, is_large=decision.action is Action.RESEND or is_large(queue))
-        self._note_due(entry, decision.again_at)
+        if decision.again_at < entry.due_at:
+            self._note_due(entry, decision.again_at)
 
-    def was_sent(self, queue: QueueT) -> None:
+    def was_sent(self, queue: QueueT, deadline: float) -> None:
         """Take note that a batch of the partition was sent: it goes behind the others."""
         entry = self._entries.get(queue)
         if entry is not None:
-            entry.since = 0
+            entry.since, entry.decided_at = 0, _NEVER_YET
+            if deadline < entry.due_at:
+                self._note_due(entry, deadline)
 
     def lines(self) -> list[Line[QueueT]]:
         """Return the lines in which somebody stands."""
@@ -505,12 +538,11 @@ class Schedule(Generic[QueueT]):
         return moment
 
     def _note_due(self, entry: _Entry[QueueT], moment: float) -> None:
-        if moment < entry.due_at:
-            entry.due_at = moment
-            heapq.heappush(self._due, (moment, next(self._numbers), entry))
-            if len(self._due) > _STALE_DUE_TIMES + 2 * len(self._entries):
-                self._due = [each for each in self._due if each[2].due_at == each[0]]
-                heapq.heapify(self._due)
+        entry.due_at = moment
+        heapq.heappush(self._due, (moment, next(self._numbers), entry))
+        if len(self._due) > _STALE_DUE_TIMES + 2 * len(self._entries):
+            self._due = [each for each in self._due if each[2].due_at == each[0]]
+            heapq.heapify(self._due)
 
     def _leave_line(self, queue: QueueT) -> None:
         entry = self._entries.get(queue)

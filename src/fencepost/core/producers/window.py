@@ -82,16 +82,10 @@ class Window:
         batches so large that this is the limit, throughput matters more than delay."""
         return max(BATCHES * batch_size, int(self._rate * (STANDING + _ROUND_TRIPS * (self._round_trip or 0.0))))
 
-    def admits(self, waiting: int, batch_size: int, *, small: bool, batches: int = 0) -> bool:
-        """Return whether another batch may join a request of `waiting` bytes and so many small `batches`. `small`: it
-        is a small one; the window is twice as large for those, and their number is limited."""
-        if small and self.batches + batches >= MOST_BATCHES:
-            return False
+    def room(self, batch_size: int) -> Room:
+        """Return what may still be sent, to be counted down batch by batch."""
         limit = self.size(batch_size)
-        if self.under_way + waiting < limit:
-            return True
-        self._held_back = True
-        return small and self.under_way + waiting < 2 * limit
+        return Room(self, MOST_BATCHES - self.batches, limit - self.under_way, 2 * limit - self.under_way)
 
     def goes_aside(self, side: Window, waiting: int, *, busy: int = BUSY) -> bool:
         """Return whether a small batch should join a request of `waiting` bytes on the side connection: this one has so
@@ -124,3 +118,28 @@ class Window:
         rate = self._answered / self._busy
         self._rate = max(rate, self._rate * _FADES if self._held_back else self._rate)
         self._busy, self._answered, self._held_back = 0.0, 0, False
+
+
+class Room:
+    """What may still be sent to a broker in this turn: bytes of any batches, and small batches, for which the window is
+    twice as large."""
+
+    __slots__ = ("_batches", "_size", "_size_of_small", "_window")
+
+    def __init__(self, window: Window, batches: int, size: int, size_of_small: int) -> None:
+        self._window = window
+        self._batches = batches
+        self._size = size
+        self._size_of_small = size_of_small
+
+    def admits(self, *, small: bool) -> bool:
+        """Return whether there is room for another batch. The limit may be passed by one."""
+        if self._size > 0:
+            return not small or self._batches > 0
+        self._window._held_back = True
+        return small and self._batches > 0 and self._size_of_small > 0
+
+    def take(self, size: int) -> None:
+        self._batches -= size <= LITTLE
+        self._size -= size
+        self._size_of_small -= size

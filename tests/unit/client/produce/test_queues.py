@@ -16,7 +16,16 @@ from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.queues import RECORDS_BEFORE_GIVING_WAY
 from fencepost.client.produce.table import BulkTicket, send_table
 from fencepost.client.produce.ticket import Settlement, Ticket, Unseen
-from fencepost.errors import BufferFull, ConfigError, ErrorCode, FencepostError, RecordTooLarge, SendFailed, TimedOut
+from fencepost.errors import (
+    BufferFull,
+    ConfigError,
+    ErrorCode,
+    Expired,
+    FencepostError,
+    RecordTooLarge,
+    SendFailed,
+    TimedOut,
+)
 from fencepost.types import NO_TIMESTAMP
 from tests.support.scripted import Api, ErrorAnswer, Fate
 from tests.support.stepped import SteppedProducer, cluster
@@ -202,7 +211,7 @@ def test_a_caller_of_a_new_topic_gives_way_so_that_its_partitions_become_known(
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3 * RECORDS_BEFORE_GIVING_WAY):
-        producer.send("t", b"y")
+        producer.send("t", b"y", key=b"k")
     assert free == [True, True, True]
     producer.settle()
 
@@ -227,7 +236,7 @@ def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_mo
     on = cluster(t=1)
     producer = SteppedProducer(on)
     for i in range(3):
-        producer.send("t", b"%d" % i)
+        producer.send("t", b"%d" % i, key=b"k")
     queues = producer.sender.queues
     append, delayed = queues._filling.append, []
 
@@ -241,6 +250,64 @@ def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_mo
     producer.settle()
     assert on.values("t", 0) == [b"0", b"1", b"2"]
     assert len(delayed) == 3
+
+
+def test_records_without_a_key_are_encoded_before_the_partitions_are_known() -> None:
+    """PROD-5: they go into the topic's undesignated batch at once, and get their partition with it."""
+    on = cluster(t=3)
+    producer = SteppedProducer(on, linger=60.0)
+    tickets = [producer.send("t", b"%d" % number) for number in range(100)]
+    (topic,) = producer.sender.queues._topics.values()
+    assert not topic.waiting
+    assert {ticket.settlement for ticket in tickets} == {topic.roaming_queue.open}
+    producer.run_for(1.0)
+    assert topic.partition_count == 3
+    assert {ticket.settlement for ticket in tickets} == {topic.roaming_queue.open}, "linger is kept"
+    producer.settle()
+    assert sorted(len(on.values("t", partition)) for partition in range(3)) == [0, 0, 100]
+    assert [ticket.result().offset for ticket in tickets] == list(range(100))
+
+
+@pytest.mark.parametrize("batch_size", [200, 1 << 20])
+def test_what_was_encoded_and_what_waits_keep_their_order_in_a_single_partition(batch_size: int) -> None:
+    """PROD-4, PROD-5: a record with a key must be kept until the partitions are known, and later ones behind it."""
+    on = cluster(t=1)
+    producer = SteppedProducer(on, batch_size=batch_size)
+    keys = [None, None, None, b"k", None, b"k", None]
+    for number, key in enumerate(keys * 3):
+        producer.send("t", b"%02d" % number, key=key)
+    (topic,) = producer.sender.queues._topics.values()
+    assert len(topic.waiting) == 18
+    producer.settle()
+    assert on.values("t", 0) == [b"%02d" % number for number in range(21)]
+    assert producer.sender.queues.held == 0
+
+
+def test_what_was_encoded_for_a_topic_that_does_not_exist_fails() -> None:
+    producer = SteppedProducer(cluster(), unknown_topic_timeout=2.0, batch_size=200)
+    tickets = [producer.send("no", b"%d" % number) for number in range(50)]
+    producer.settle()
+    errors = [ticket.exception(0) for ticket in tickets]
+    assert {type(error) for error in errors} == {SendFailed}
+    assert {getattr(error, "code", None) for error in errors} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert {getattr(error, "persisted", None) for error in errors} == {"no"}
+    assert producer.sender.queues.held == 0
+    assert not producer.sender.queues.topics_to_place()
+
+
+def test_what_was_encoded_expires_while_nobody_answers_about_the_topic() -> None:
+    """PROD-8."""
+    on = cluster(t=3)
+    on.kill(0)
+    producer = SteppedProducer(on, delivery_timeout=3.0)
+    ticket = producer.send("t", b"v")
+    producer.settle()
+    error = ticket.exception(0)
+    assert isinstance(error, Expired)
+    assert "no answer about the topic within 3 s" in str(error)
+    assert error.persisted == "no"
+    producer.run_for(1.0)
+    assert not producer.sender.queues.topics_to_place()
 
 
 def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,24 +50,28 @@ def batches(lane: Flight[str]) -> list[str]:
     return [sent.batch for sent in lane]
 
 
+def rests(lane: Flight[str]) -> bool:
+    return lane.is_at_rest
+
+
 def test_a_flight_rests_when_all_is_settled_and_the_numbering_has_no_hole() -> None:
     lane = proven()
-    assert lane.is_at_rest
+    assert rests(lane)
     first, second = lane.send("M1", 1), lane.send("M2", 1)
-    assert not lane.is_at_rest
+    assert not rests(lane)
     lane.lost(first, 0.0, BACKOFF)
-    assert not lane.is_at_rest
+    assert not rests(lane)
     lane.lost(second, 0.0, BACKOFF)
-    assert not lane.is_at_rest
+    assert not rests(lane)
     lane.resend()
-    assert not lane.is_at_rest
+    assert not rests(lane)
     lane.acknowledged(first, Offset(1), 0.0)
     assert lane.resend() is second
-    assert not lane.is_at_rest
+    assert not rests(lane)
     lane.give_up(second)
-    assert not lane.is_at_rest, "the hole is still to be closed"
+    assert not rests(lane), "the hole is still to be closed"
     lane.renumber(NEXT)
-    assert lane.is_at_rest
+    assert rests(lane)
 
 
 def test_the_first_batch_goes_alone_and_an_acknowledgement_opens_the_pipe() -> None:

@@ -30,7 +30,7 @@ class Broker:
         """The rate that comes of it."""
         began, done, self.most_under_way = self.now, 0, 0
         while self.now < began + seconds:
-            while self.window.admits(0, BATCH, small=False):
+            while self.window.room(BATCH).admits(small=False):
                 self.window.sent(BATCH, self.now)
                 self._free_at = max(self._free_at, self.now + self.round_trip / 2) + BATCH / self.rate
                 self._answers.append(self._free_at + self.round_trip / 2)
@@ -44,24 +44,27 @@ class Broker:
 def test_before_anything_is_known_a_few_batches_are_under_way() -> None:
     window = Window()
     for _ in range(BATCHES):
-        assert window.admits(0, BATCH, small=False)
+        assert window.room(BATCH).admits(small=False)
         window.sent(BATCH, 0.0)
-    assert not window.admits(0, BATCH, small=False)
+    assert not window.room(BATCH).admits(small=False)
 
 
-def test_what_is_collated_already_counts_as_under_way() -> None:
+def test_what_is_in_a_request_already_counts_as_under_way() -> None:
     window = Window()
     window.sent(BATCH, 0.0)
-    assert window.admits((BATCHES - 2) * BATCH, BATCH, small=False)
-    assert not window.admits((BATCHES - 1) * BATCH, BATCH, small=False)
+    room = window.room(BATCH)
+    room.take((BATCHES - 2) * BATCH)
+    assert room.admits(small=False)
+    room.take(BATCH)
+    assert not room.admits(small=False)
 
 
 def test_a_partition_with_little_to_send_has_room_of_its_own_and_that_ends_too() -> None:
     window = Window()
     window.sent(BATCHES * BATCH, 0.0)
-    assert window.admits(0, BATCH, small=True)
+    assert window.room(BATCH).admits(small=True)
     window.sent(BATCHES * BATCH, 0.0)
-    assert not window.admits(0, BATCH, small=True)
+    assert not window.room(BATCH).admits(small=True)
 
 
 @pytest.mark.parametrize("rate", [30e6, 300e6, 3e9])
@@ -97,7 +100,7 @@ def test_a_producer_with_little_to_do_says_nothing_about_the_broker() -> None:
         window.answered(BATCH, broker.now + 1.0)
     sizes = []
     for second in range(2, 1000):
-        assert window.admits(0, BATCH, small=True)
+        assert window.room(BATCH).admits(small=True)
         window.sent(100, broker.now + second)
         window.answered(100, broker.now + second + 0.05)
         sizes.append(window.size(BATCH))

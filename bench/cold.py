@@ -1,0 +1,170 @@
+"""A burst to a new topic from a new process: a plain loop over `send`, then `flush`, beside confluent-kafka.
+
+    python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--before FOLDER]
+
+The other benches await one record before they measure. Here nothing is awaited: the connection, the topic's partitions
+and the producer's id become known while the loop runs. The time is that from the producer's construction to the end of
+`flush`, and the CPU that of the client's process meanwhile. `--before`: the `src` folder of another fencepost, which is
+measured, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from bench import machine, topics
+from bench.brokers import Broker, Fencepost, Kafka
+from bench.jobs import BATCH_BYTES, LINGER_MS, PARTITIONS
+from bench.results import Results
+
+COLD: Final = "a burst to a new topic, cold"
+CONFLUENT, TUNED, DEFAULTS = "confluent-kafka", "fencepost", "fencepost, all defaults"
+BEFORE: Final = " before"
+_SIZE: Final = 100
+_ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+# --- in a process of its own ---
+
+
+def with_confluent(address: str, topic: str, records: int) -> None:
+    from confluent_kafka import Producer
+
+    value = b"x" * _SIZE
+    began, cpu = time.perf_counter(), time.process_time()
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "enable.idempotence": True,
+            "linger.ms": LINGER_MS,
+            "batch.size": BATCH_BYTES,
+            "batch.num.messages": 100_000,
+            "queue.buffering.max.messages": 2_000_000,
+            "queue.buffering.max.kbytes": 524_288,
+            "log_level": 3,
+        }
+    )
+    for _ in range(records):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(60):
+        raise SystemExit("not everything was delivered")
+    say(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def with_fencepost(address: str, topic: str, records: int, **settings: Any) -> None:
+    import fencepost
+
+    value = b"x" * _SIZE
+    began, cpu = time.perf_counter(), time.process_time()
+    with fencepost.Producer(address, **settings) as producer:
+        for _ in range(records):
+            producer.send(topic, value)
+        producer.flush(60)
+        say(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def say(seconds: float, cpu: float) -> None:
+    print(json.dumps([seconds, cpu]), flush=True)
+
+
+def measure(broker: Broker, target: str, records: int, before: Path | None) -> tuple[float, float]:
+    """Return the seconds, and those of CPU, that a new process takes."""
+    environment = dict(os.environ)
+    if target.endswith(BEFORE):
+        environment["PYTHONPATH"] = str(before)
+        target = target.removesuffix(BEFORE)
+    with topics.topic(broker, PARTITIONS) as topic:
+        said = subprocess.run(
+            [sys.executable, "-m", "bench.cold", "job", target, broker.address, topic, str(records)],
+            cwd=_ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            timeout=300,
+        ).stdout
+    seconds, cpu = json.loads(said)
+    return seconds, cpu
+
+
+@click.group(invoke_without_command=True)
+@click.option("--quick", is_flag=True, help="Fewer records and repetitions: for a look, not for a claim.")
+@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of 5 (or 2).")
+@click.option("--brokers", "chosen", default="fencepost,kafka", help="Which servers.")
+@click.option("--before", type=click.Path(path_type=Path, exists=True), help="The src folder of another fencepost.")
+@click.pass_context
+def main(context: click.Context, quick: bool, reps: int | None, chosen: str, before: Path | None) -> None:
+    """Measure bursts from new processes to new topics, on our server and on Apache Kafka."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.console import Console
+
+    from bench.report import table
+
+    repetitions, records = reps or (2 if quick else 5), 500_000 if quick else 1_500_000
+    console = Console(width=150)
+    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {repetitions} repetitions"}
+    name = f"cold-{dt.datetime.now(dt.UTC).date()}{'-quick' if quick else ''}"
+    results = Results(about, Path(__file__).resolve().parent / "results" / f"{name}.json")
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
+    brokers: list[Broker] = []
+    if "fencepost" in chosen:
+        brokers.append(Fencepost(scratch / "fencepost", "os"))
+    if "kafka" in chosen:
+        brokers.append(Kafka(scratch / "kafka"))
+    targets = [CONFLUENT, TUNED, DEFAULTS]
+    if before is not None:
+        targets += [TUNED + BEFORE, DEFAULTS + BEFORE]
+    try:
+        for broker in brokers:
+            broker.start()
+        for rep in range(repetitions):
+            for broker in brokers:
+                for target in [*targets[rep % len(targets) :], *targets[: rep % len(targets)]]:
+                    seconds, cpu = measure(broker, target, records, before)
+                    rate = records / seconds
+                    results.add(COLD, (broker.name, f"{_SIZE} B"), target, "records/s", rate, client_cpu=cpu)
+                    console.print(
+                        f"{rep + 1}/{repetitions} {broker.name}, {target}: {rate:,.0f} records/s, {cpu:.2f} CPU s",
+                        style="dim",
+                    )
+    finally:
+        for broker in brokers:
+            broker.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
+        table.show(results, console)
+
+
+@main.command()
+@click.argument("target")
+@click.argument("address")
+@click.argument("topic")
+@click.argument("records", type=int)
+def job(target: str, address: str, topic: str, records: int) -> None:
+    """Send once."""
+    if target == CONFLUENT:
+        with_confluent(address, topic, records)
+    elif target == TUNED:
+        with_fencepost(address, topic, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
+    else:
+        with_fencepost(address, topic, records)
+
+
+if __name__ == "__main__":
+    main()
