@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ServerError,
         TimedOut,
         TooSlow,
+        TopicRecreated,
         Undelivered,
         Unreachable,
     )
@@ -88,6 +89,7 @@ _HOME = {
     "TimedOut": "fencepost.errors",
     "TooSlow": "fencepost.errors",
     "TopicPartition": "fencepost.types",
+    "TopicRecreated": "fencepost.errors",
     "Undelivered": "fencepost.errors",
     "Unreachable": "fencepost.errors",
     "hold": "fencepost.client.own.hold",
@@ -135,6 +137,7 @@ __all__ = [
     "TimedOut",
     "TooSlow",
     "TopicPartition",
+    "TopicRecreated",
     "Undelivered",
     "Unreachable",
     "__version__",

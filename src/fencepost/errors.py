@@ -362,6 +362,19 @@ class Fenced(SendFailed):
     fatal = True
 
 
+class TopicRecreated(ServerError):
+    """The topic was deleted and created again: a position in the old one means nothing in the new one."""
+
+    def __init__(self, partition: TopicPartition, position: int) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"{partition}: the topic was deleted and created again, so offset {position} of the old one means nothing; "
+            "open a new reader, which starts in the new one",
+        )
+        self.partition = partition
+        self.retriable = False
+
+
 class PartitionsLost(FencepostError):
     """A member of a group no longer holds partitions that it has read: their records belong to other members now."""
 

@@ -27,7 +27,7 @@ from fencepost.client.cluster.sockets import Network, SocketNetwork
 from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
-from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions, TopicRecreated
+from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.share.committing import Commits
 from fencepost.client.share.exclusive import Exclusive
 from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
@@ -39,7 +39,15 @@ from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
 from fencepost.core.groups.membership import GroupProtocol, Identity
 from fencepost.core.own.claim_request import Resources, check_claim
 from fencepost.core.own.lease import Lease
-from fencepost.errors import Closed, ConfigError, FencepostError, PartitionsLost, TimedOut, Unreachable
+from fencepost.errors import (
+    Closed,
+    ConfigError,
+    FencepostError,
+    PartitionsLost,
+    TimedOut,
+    TopicRecreated,
+    Unreachable,
+)
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
 from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key

@@ -39,6 +39,7 @@ from fencepost.errors import (
     FencepostError,
     ServerError,
     TimedOut,
+    TopicRecreated,
     Unreachable,
 )
 from fencepost.types import Offset, TopicPartition
@@ -54,19 +55,6 @@ _TRY_ELSEWHERE: Final = LEADER_IN_DOUBT | {
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
 }
-
-
-class TopicRecreated(ServerError):
-    """The topic was deleted and created again: a position in the old one means nothing in the new one."""
-
-    def __init__(self, partition: TopicPartition, position: int) -> None:
-        super().__init__(
-            ErrorCode.UNKNOWN_TOPIC_ID,
-            f"{partition}: the topic was deleted and created again, so offset {position} of the old one means nothing; "
-            "open a new reader, which starts in the new one",
-        )
-        self.partition = partition
-        self.retriable = False
 
 
 @dataclass(frozen=True, slots=True)
