@@ -131,15 +131,14 @@ class Settling:
 
     def expire_waiting(self, topic: TopicQueues, now: float) -> None:
         """Fail the records that have waited too long for their topic's partitions."""
+        if topic.waiting and topic.waiting[0].deadline <= now:
+            known = self._metadata.topics.get(topic.name)
+            refusal = Refusal(now, known.error, None) if known is not None and known.error else None
+            error = self._expired("no answer about the topic", refusal, persisted="no", topic=topic.name)
+            self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
+            self.note_early_failures()
         if topic.waiting:
-            first = topic.waiting[0].deadline
-            self._state.due(first, now)
-            if first <= now:
-                known = self._metadata.topics.get(topic.name)
-                refusal = Refusal(now, known.error, None) if known is not None and known.error else None
-                error = self._expired("no answer about the topic", refusal, persisted="no", topic=topic.name)
-                self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
-                self.note_early_failures()
+            self._state.due(topic.waiting[0].deadline, now)
 
     def expire(self, queue: PartitionQueue, now: float) -> None:
         """Fail the batches of a queue whose time is over, sent or not, answered or not."""

@@ -233,6 +233,22 @@ def test_a_partition_that_does_not_exist_is_said_so() -> None:
         producer.send("t", b"?", partition=7)
 
 
+def test_a_record_for_an_unknown_topic_expires_on_time_behind_one_that_has_expired() -> None:
+    """PROD-8: the first one's end is an event, the second one's is not."""
+    on = cluster(t=1)
+    on.deal(Fate.IGNORE, Api.METADATA)
+    producer = SteppedProducer(on, delivery_timeout=2.0, request_timeout=30.0)
+    first = producer.send("t", b"first")
+    producer.run_for(1.0)
+    second = producer.send("t", b"second")
+    settled_at: list[float] = []
+    second.add_done_callback(lambda ticket: settled_at.append(producer.clock.monotonic()))
+    producer.step_until(second.done)
+    assert settled_at == [pytest.approx(3.0)]
+    assert isinstance(first.exception(), Expired)
+    assert isinstance(second.exception(), Expired)
+
+
 def test_a_record_that_never_left_expires_as_not_persisted() -> None:
     """PROD-8."""
     on = cluster(t=1)
