@@ -101,8 +101,10 @@ def test_the_forms_ask_what_a_form_may_ask() -> None:
 def test_the_hooks_before_a_commit_are_the_checks_of_make_lint() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     named = [hook["entry"].split()[0].removeprefix(".venv/bin/") for hook in hooks]
-    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\nlint:")[2].partition("\n\n")[0]
-    assert named == re.findall(r"\$\(BIN\)/(\S+)", recipe)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "\nlint: style types " in makefile
+    recipes = [makefile.partition(f"\n{target}:")[2].partition("\n\n")[0] for target in ("style", "types")]
+    assert named == re.findall(r"\$\(BIN\)/(\S+)", "".join(recipes))
 
 
 def test_the_citation_names_this_version_and_licence() -> None:

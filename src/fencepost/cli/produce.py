@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import sys
+from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,8 +31,9 @@ from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
 if TYPE_CHECKING:
     from fencepost.client.produce.ticket import Ticket
 
-_REMEMBERED: Final = 10_000
-"""Unsettled entries that a tally keeps before it drops the stored ones."""
+_REMEMBERED: Final = 100_000
+"""Records that a tally keeps before it drops the stored ones."""
+_NO_LINE: Final = -1
 _LARGEST: Final = {"partition": 2**31 - 1, "timestamp": 2**63 - 1}
 
 
@@ -67,6 +69,14 @@ class WrongLine(Exception):
         self.place = place
 
 
+def _is_stored(ticket: Ticket) -> bool:
+    """Return whether all records that share the ticket's batch are certainly stored."""
+    batch = ticket.settlement
+    if hasattr(batch, "parts"):  # if it was split, each part has an outcome of its own
+        return batch.settled and batch.error is None and batch.parts is None
+    return ticket.done() and ticket.exception() is None
+
+
 class SendTally:
     """The outcome of the records so far: the first that failed, and how many are stored."""
 
@@ -74,37 +84,41 @@ class SendTally:
         self.count = self.bytes = 0
         self.failed: list[SendFailed] = []
         """One error per batch; the producer appends them."""
-        self._unsettled: dict[object, tuple[InputPlace, Ticket]] = {}
-        """The first record of each batch, since a batch fails as a whole, and every record that had no batch yet.
-        Stored ones are dropped."""
-        self._most = _REMEMBERED
+        self._unsettled: dict[object, tuple[str, Ticket, array[int]]] = {}
+        """By batch and file: the file, the first record's ticket, and the lines of the records, since the server may
+        refuse a part of the batch. Every record that had no batch yet is apart. Stored ones are dropped."""
+        self._remembered, self._most = 0, _REMEMBERED
 
     def add(self, line: InputRecord, ticket: Ticket) -> int:
+        from fencepost.client.produce.ticket import Unplaced
+
         length = len(line.value or b"") + len(line.key or b"")
         self.count += 1
         self.bytes += length
-        batch = ticket.settlement
-        if batch not in self._unsettled:
-            from fencepost.client.produce.ticket import Unplaced
-
-            self._unsettled[ticket if isinstance(batch, Unplaced) else batch] = line.place, ticket
-            if len(self._unsettled) > self._most:
-                self._forget_stored()
+        batch: object = ticket if isinstance(ticket.settlement, Unplaced) else (ticket.settlement, line.file)
+        known = self._unsettled.get(batch)
+        if known is None:
+            known = self._unsettled[batch] = line.file, ticket, array("q")
+        known[2].append(_NO_LINE if line.number is None else line.number)
+        self._remembered += 1
+        if self._remembered > self._most:
+            self._forget_stored()
         return length
 
     def _forget_stored(self) -> None:
-        self._unsettled = {
-            each: (place, ticket)
-            for each, (place, ticket) in self._unsettled.items()
-            if not ticket.done() or ticket.exception() is not None
-        }
-        self._most = max(_REMEMBERED, 2 * len(self._unsettled))
+        self._unsettled = {batch: known for batch, known in self._unsettled.items() if not _is_stored(known[1])}
+        self._remembered = sum(len(lines) for _, _, lines in self._unsettled.values())
+        self._most = max(_REMEMBERED, 2 * self._remembered)
 
     def first_failed(self) -> tuple[InputPlace, FencepostError] | None:
         """Return the first record that failed. Call it once everything is settled."""
-        for place, ticket in self._unsettled.values():
-            if (error := ticket.exception()) is not None:
-                return place, error
+        for file, first, lines in self._unsettled.values():
+            if _is_stored(first):
+                continue
+            for at, line in enumerate(lines):
+                ticket = type(first)(first.settlement, first.index + at, 0) if at else first
+                if (error := ticket.exception()) is not None:
+                    return InputPlace(file, None if line == _NO_LINE else line), error
         return None
 
     def stored(self) -> str:

@@ -148,7 +148,8 @@ class Queues:
     def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
         """Return an intake that calls `slowly` for what the native code leaves to Python. The queues do not keep it, so
         that its producer can be garbage-collected while the send thread still runs."""
-        return Intake(self._topics, Ticket, slowly, self._options.batch_size, self._gate)
+        limit = min(self._options.batch_size, self._options.max_request_size)  # larger ones are judged by `slowly`
+        return Intake(self._topics, Ticket, slowly, limit, self._gate)
 
     # --- the caller's threads ---
 

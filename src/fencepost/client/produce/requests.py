@@ -187,6 +187,7 @@ class ProduceRequests:
         for queue, sent in request.batches:
             if sent in (flight := _flight(queue)):
                 flight.acknowledged(sent, None, now)
+                self._schedule.changed(queue)
                 self._settling.deliver(sent.batch, UNKNOWN_OFFSET, -1)
 
     def _answered(
@@ -211,6 +212,7 @@ class ProduceRequests:
                     refused.append((entry, part))
                     continue
                 flight.acknowledged(sent, Offset(part.base_offset) if part.base_offset >= 0 else None, now)
+                self._schedule.changed(queue)  # also in a lane, where the batch is settled by the commit only
                 delivered.append(Acknowledged(sent.batch, part.base_offset, part.log_append_time_ms))
         self._settling.deliver_all(delivered)
         for (queue, sent), part in refused:
