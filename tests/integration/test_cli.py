@@ -275,7 +275,7 @@ class Serving:
     """`fencepost serve` as a process."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        self.child = Child([sys.executable, "-m", "fencepost", "serve", *arguments], log=log)
+        self.child = Child([sys.executable, "-m", "fencepost", "serve", "--no-http", *arguments], log=log)
         while (found := re.search(r"listening on (\S+)\ndata in (\S+)", self.child.output())) is None:
             assert self.child.exit_code is None, self.child.output()
             time.sleep(0.01)

@@ -118,7 +118,7 @@ def test_one_that_waits_for_its_turn(begin: Callable[..., Command], ours: Tested
 
 
 def test_a_server_stops_and_says_so(begin: Callable[..., Command]) -> None:
-    command = begin("serve", "--ephemeral", "--listen", "127.0.0.1:0", "--json")
+    command = begin("serve", "--ephemeral", "--listen", "127.0.0.1:0", "--json", "--no-http")
     command.until(lambda: command.out.read_text().endswith("\n"))
     ready = json.loads(command.out.read_text())
     assert ready["pid"] == command.process.pid

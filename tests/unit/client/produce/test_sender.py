@@ -238,9 +238,9 @@ def test_a_record_for_an_unknown_topic_expires_on_time_behind_one_that_has_expir
     on = cluster(t=1)
     on.deal(Fate.IGNORE, Api.METADATA)
     producer = SteppedProducer(on, delivery_timeout=2.0, request_timeout=30.0)
-    first = producer.send("t", b"first")
+    first = producer.send("t", b"first", partition=0)
     producer.run_for(1.0)
-    second = producer.send("t", b"second")
+    second = producer.send("t", b"second", partition=0)
     settled_at: list[float] = []
     second.add_done_callback(lambda ticket: settled_at.append(producer.clock.monotonic()))
     producer.step_until(second.done)
