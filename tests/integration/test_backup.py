@@ -545,6 +545,16 @@ def test_a_running_job_backs_up_again_and_keeps_the_newest(
     assert 2 <= len(backups_in(tmp_path / "backups")) <= 3  # 3: it was stopped between a backup and the removal
 
 
+def test_a_backup_to_an_archive_is_refused_with_the_way(data: Path, tmp_path: Path) -> None:
+    with fencepost.Server(data):
+        pass
+    done = command("backup", tmp_path / "orders.tar.zst", "--data", data)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "must be a folder, in which each backup is a folder: pack one with tar afterwards" in line
+    assert not (tmp_path / "orders.tar.zst").exists()
+
+
 @pytest.mark.parametrize("dest", ["logs", "pinned/backup"])
 def test_a_backup_inside_of_what_it_keeps_is_refused(data: Path, dest: str) -> None:
     with fencepost.Server(data):

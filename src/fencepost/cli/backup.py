@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fencepost.server.backup.folder import BackupReport
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_ARCHIVES: Final = frozenset({".tar", ".tgz", ".gz", ".zst", ".zip"})
 
 _NICENESS: Final = 10
 """A tenth of the weight of others. With the highest, 19, a backup on a busy machine would hardly ever end."""
@@ -106,6 +107,8 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
     folder = _folder(data)
     if dest.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{dest} lies in the data directory {folder}, and would be lost with it: back up elsewhere")
+    if dest.suffix in _ARCHIVES and not dest.is_dir():
+        raise ConfigError(f"{dest} must be a folder, in which each backup is a folder: pack one with tar afterwards")
     _let_others_go_first()
     signal.signal(signal.SIGTERM, _end)
     while True:
