@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -155,7 +156,7 @@ def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(partitions, "PIECE", 10)
     monkeypatch.setattr(groups, "PIECE", 10)
     read: list[int] = []
-    pauses = [0]
+    pauses, here = [0], threading.get_ident()
 
     class CountingTurns(Turns):
         """Notes the rows that were read until each pause."""
@@ -165,7 +166,8 @@ def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.Mon
 
     def counted(make: Callable[..., Any]) -> Callable[..., Any]:
         def row(*given: Any) -> Any:
-            read.append(1)
+            if threading.get_ident() == here:  # other tests may have servers in this process, which read rows, too
+                read.append(1)
             return make(*given)
 
         return row
