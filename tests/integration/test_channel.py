@@ -227,3 +227,15 @@ def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(f
     late.join(60)
     assert ended.is_set()
     assert routes.channel(slow)._connection is None
+
+
+def test_a_request_that_waited_while_its_channel_was_closed_leaves_no_socket(fencepost_server: Server) -> None:
+    channel = Channel(parse_address(fencepost_server.address))
+    request = threading.Thread(target=channel.versions)
+    with channel._lock:
+        request.start()
+        while not channel.load.in_flight:
+            pass
+        channel.close()
+    request.join()
+    assert channel._connection is None

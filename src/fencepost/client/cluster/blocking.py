@@ -202,6 +202,7 @@ class Channel:
         # Shared by all threads without a lock: single operations of a dict are atomic.
         self._waiting: dict[object, float] = {}
         self._failures = 0
+        self._closes = 0
         self._is_to_close = False
 
     @property
@@ -257,6 +258,7 @@ class Channel:
             waiting.select(seconds)
 
     def close(self) -> None:
+        self._closes += 1
         self._is_to_close = True
         connection = self._connection
         if connection is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
@@ -275,11 +277,12 @@ class Channel:
         """Hold the lock for one request, and count it in `load`."""
         if self.is_mine:
             raise interrupted("client")
-        token = object()
+        token, closes = object(), self._closes
         self._waiting[token] = time.monotonic()
         try:
             with self._lock:
-                self._is_to_close = False
+                # If it was closed while this request waited for the lock, nobody else would close the new socket.
+                self._is_to_close = self._closes != closes
                 yield
             self._failures = 0
         except (Unreachable, TimedOut) as error:
