@@ -179,7 +179,7 @@ def test_a_table_says_which_rows_are_in_the_log_when_one_leader_is_stopped(clust
         assert error.rows.persisted == tuple(range(row, row + 1) for row in range(1, 100, 2))
         in_flight = len(error.rows.unknown)
         assert (*error.rows.unknown, *error.rows.missing) == tuple(range(row, row + 1) for row in range(0, 100, 2))
-        assert 0 < in_flight < 25
+        assert in_flight < 25  # none, if the connection to the stopped node was not ready yet
     with Producer(cluster.servers) as producer:
         missing = pa.concat_tables(table.slice(rows.start, len(rows)) for rows in error.rows.missing)
         producer.send_arrow("table", missing).result(120)
