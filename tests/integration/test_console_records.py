@@ -95,7 +95,6 @@ def test_records_are_found_by_time(server: fencepost.Server, topic: str) -> None
     [
         ({"from": "offset"}, "an offset is missing"),
         ({"json": "$.a["}, "the JSON path is wrong at"),
-        ({"value": "(", "how": "regex"}, "value is no regular expression (RE2): missing )"),
         ({"partition": "3"}, "has no partition 3: its last one is 2"),
     ],
 )
@@ -183,11 +182,9 @@ def test_the_state_of_each_transaction_is_shown(server: fencepost.Server, name: 
             committed = search(server.http, name, from_="earliest")
             assert committed.rows == ["0-0"]
             assert "1 record of aborted transactions left out, as asked" in committed.end
-            page = get(f"{server.http}/topics/{name}/records.jsonl?from=earliest&isolation=all&markers=on")
+            page = get(f"{server.http}/topics/{name}/records.jsonl?from=earliest&isolation=all")
             records, said = lines_of(page.text)
-            assert [(each["transaction"], each.get("marker")) for each in records] == [
-                ("committed", None), (None, "commit"), ("aborted", None), (None, "abort"), ("open", None),
-            ]  # fmt: skip
+            assert [each["transaction"] for each in records] == ["committed", "aborted", "open"]
             assert said["records_searched"] == said["matches"] == 3
             assert "open transaction" in get(f"{server.http}/topics/{name}").text
     after = search(server.http, name, from_="earliest", isolation="all", value="three")

@@ -132,7 +132,7 @@ def test_the_archives_hold_what_they_should(archives: tuple[Path, Path]) -> None
     header = email.message_from_string(metadata)
     assert header["License-Expression"] == "Apache-2.0"
     assert header["Requires-Python"] == ">=3.11"
-    assert set(header.get_all("Provides-Extra") or ()) == {"arrow", "avro", "spark", "demo", "oauth", "all"}
+    assert set(header.get_all("Provides-Extra") or ()) == {"arrow", "spark", "demo", "oauth", "all"}
     assert "Typing :: Typed" in (header.get_all("Classifier") or ())
 
 

@@ -69,7 +69,6 @@ CALLED_BY_OTHERS: Final = {
         "getDefaultReadLimit", "latestOffset", "prepareForTriggerAvailableNow", "reportLatestOffset", "streamReader",
         "streamWriter",
     },
-    "urllib": {"redirect_request"},
     "users": {"broker_configs", "group_metadata"},
     "uvicorn": {"capture_signals", "main_loop", "startup"},
 }  # fmt: skip

@@ -17,7 +17,6 @@ broker_choice.py     client: which broker gets a request that any broker can ans
 offset_copy.py       migrate: the steps that copy a partition so that records keep their offsets
 group_transfer.py    migrate: which committed offsets of a group are set on the target
 search/              server: which records a search of the console finds
-linear_regex.py      regular expressions that match in linear time
 record_json.py       keys and values of records in JSON
 rows.py              a row type per thing, for `Admin`, `--json`, the HTTP API and the console
 redaction.py         removal of secrets from text and settings

@@ -237,11 +237,6 @@ class ServerConfig:
         "The address at which browsers see the HTTP port, such as https://log.example.com, if a proxy in front of it "
         "ends TLS.",
     )
-    http_schema_registry: str | None = setting(
-        None,
-        "Address of the schema registry, by whose schemas the console shows values in Avro (needs fencepost[avro]). "
-        "None: such values are shown as hex.",
-    )
     http_max_series: int = setting(
         100_000,
         "Maximum number of series by partition in /metrics; beyond it there are only sums by topic and group.",
@@ -415,7 +410,6 @@ class ServerKeywords(TypedDict, total=False):
     http_address: str | None
     http_listener: str | None
     http_public_url: str | None
-    http_schema_registry: str | None
     http_max_series: int
     http_max_names: int
     authorization_enabled: bool
@@ -462,8 +456,6 @@ def check_setting(field: Field[Any], value: object) -> None:
     if name == "http_public_url" and value is not None and not re.fullmatch(r"https?://[^\s/?#@A-Z]+", str(value)):
         wanted = "https://HOST or https://HOST:PORT in small letters, without a path"
         raise WrongSetting(name, f"{file_name(name)} must be {wanted}, not {value!r}")
-    if name == "http_schema_registry" and value is not None:
-        _check_registry(name, str(value))
     if name == "authorization_super_users" and isinstance(value, tuple):
         for principal in value:
             _check_principal(name, principal)
@@ -473,21 +465,6 @@ def check_setting(field: Field[Any], value: object) -> None:
         raise WrongSetting(name, f"{file_name(name)} must be a file in a folder that exists, not {str(value)!r}")
     if isinstance(value, int) and not isinstance(value, bool):
         _check_number(name, value)
-
-
-def _check_registry(name: str, text: str) -> None:
-    from urllib.parse import urlsplit  # here, because few servers need it
-
-    try:
-        address = urlsplit(text)
-        is_right = address.scheme in ("http", "https") and bool(address.hostname) and address.port != 0
-        is_right = is_right and not (address.username or address.password or address.query or address.fragment)
-    except ValueError:
-        is_right = False
-    if not is_right:
-        raise WrongSetting(
-            name, f"{file_name(name)} must be an address like http://HOST:PORT, without a user or a query, not {text!r}"
-        )
 
 
 def _check_principal(name: str, text: str) -> None:

@@ -3,10 +3,10 @@
 partition                        a number; none: all
 from, at                         earliest | last N | offset N | time T
 until, stop                      now | follow | offset N | time T
-key, value, header, header_value what records must have; `how` is contains or regex, for all of them
+key, value, header, header_value texts that records must contain; a header has its whole name
 json                             a test of `json_path`
-isolation                        committed | all; `markers=on` also shows the ends of transactions
-show, limit                      how values are shown; matches after which the search stops
+isolation                        committed | all
+limit                            matches after which the search stops
 go                               PARTITION:OFFSET, where an earlier search has stopped
 """
 
@@ -22,9 +22,7 @@ from fencepost.types import Milliseconds
 
 StartKind = Literal["earliest", "last", "offset", "time"]
 StopKind = Literal["now", "follow", "offset", "time"]
-How = Literal["contains", "regex"]
 Isolation = Literal["committed", "all"]
-Show = Literal["auto", "text", "json", "hex", "avro"]
 Choice = TypeVar("Choice", bound=str)
 
 DEFAULT_LAST: Final = 20
@@ -35,8 +33,8 @@ _LONGEST: Final = 1000
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_PARTITION: Final = 2**31 - 1
 FIELDS: Final = (
-    "partition", "from", "at", "until", "stop", "key", "value", "header", "header_value", "how", "json", "isolation",
-    "markers", "show", "limit", "go",
+    "partition", "from", "at", "until", "stop", "key", "value", "header", "header_value", "json", "isolation", "limit",
+    "go",
 )  # fmt: skip
 _NUMBERS: Final = {"last": "a number of records", "offset": "an offset"}
 
@@ -70,12 +68,9 @@ class SearchForm(NamedTuple):
     header: str = ""
     """The name of a header that the record must have."""
     header_value: str = ""
-    how: How = "contains"
     json: JsonTest | None = None
     committed: bool = True
     """Only records of committed transactions, and of none."""
-    markers: bool = False
-    show: Show = "auto"
     limit: int = DEFAULT_LIMIT
     go: LogPlace | None = None
 
@@ -111,11 +106,8 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
         given.get("value", ""),
         given.get("header", ""),
         given.get("header_value", ""),
-        _choice(given, "how", "contains", get_args(How)),
         json,
         _choice(given, "isolation", "committed", get_args(Isolation)) == "committed",
-        given.get("markers") == "on",
-        _choice(given, "show", "auto", get_args(Show)),
         _limit(given),
         _go(given),
     )

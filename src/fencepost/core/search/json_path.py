@@ -1,8 +1,8 @@
-"""JSON paths: `$.order.items[0].sku = "A-1"`.
+"""Tests of a field in JSON: `$.order.items[0].sku = "A-1"`.
 
-A path begins with `$`, the whole value. Each step is `.name`, `["any name"]` or `[number]`, a place in a list from 0.
-Behind the path may stand `=` and a JSON value; a text that is no JSON stands for itself, so `$.city = Berlin` works.
-Without `=` the path must exist. Numbers are compared as numbers (1 equals 1.0), everything else exactly.
+A path begins with `$`, the whole value. Each step is `.name` or `[number]`, a place in a list from 0. Behind the path
+may stand `=` and a JSON value; a text that is no JSON stands for itself, so `$.city = Berlin` works. Without `=` the
+field must exist. Numbers are compared as numbers (1 equals 1.0), everything else exactly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from decimal import Decimal
 from typing import Any, Final, NamedTuple, TypeAlias
 
-_STEP: Final = re.compile(r'\.([^\s.\[\]="]+)|\[\s*([0-9]{1,9})\s*\]|\[\s*("(?:[^"\\]|\\.)*")\s*\]')
+_STEP: Final = re.compile(r"\.([^\s.\[\]=]+)|\[([0-9]{1,9})\]")
 _MOST_STEPS: Final = 50
 _LONG_NUMBER: Final = 300
 """Digits from which Python would refuse, or take long, to make an int."""
@@ -28,7 +28,7 @@ class BadPath(Exception):
 class JsonTest(NamedTuple):
     steps: tuple[Step, ...]
     compares: bool
-    """False: the path must only exist."""
+    """False: the field must only exist."""
     wanted: Any = None
 
     def matches(self, document: Any) -> bool:
@@ -42,42 +42,13 @@ class JsonTest(NamedTuple):
             document = document[step]
         return not self.compares or _equal(document, self.wanted)
 
-    def hint(self) -> str | None:
-        """Return an expression (RE2) that every JSON text which can pass matches; None if there is none.
-
-        It only saves work. A text that is spelled with escapes can hide a name or a string, and a number can be spelled
-        in several ways, so those match too."""
-        wanted = self.wanted
-        if self.compares and isinstance(wanted, str):
-            return _spelled(wanted) if wanted else None
-        if self.compares and (wanted is None or isinstance(wanted, bool)):
-            return {None: "null", True: "true", False: "false"}[wanted]
-        if self.compares and isinstance(wanted, int | Decimal):
-            digits = _digits(wanted)
-            return None if digits is None else rf"{digits}|[0-9][.eE]"
-        names = [step for step in self.steps if isinstance(step, str) and step]
-        return _spelled(names[-1]) if names else None
-
-
-def _spelled(text: str) -> str:
-    """Return an expression for a string: as it is, or with a backslash, behind which anything may hide."""
-    if any(letter in '"\\' or letter < " " or "\ud800" <= letter <= "\udfff" for letter in text):
-        return r"\\"  # JSON has no other way than an escape
-    return rf"{_quoted(text)}|\\"
-
-
-def _quoted(text: str) -> str:
-    return "".join(letter if letter.isalnum() or ord(letter) > 0x7F else rf"\x{{{ord(letter):x}}}" for letter in text)
-
-
-def _digits(number: int | Decimal) -> str | None:
-    """Return the digits with which a whole number is spelled; "" never, None if they are too many."""
-    if isinstance(number, int):
-        return str(abs(number))
-    if not number.is_finite() or abs(number.adjusted()) > 50:
-        return None
-    whole = number.to_integral_value()
-    return str(abs(int(whole))) if whole == number else "[0-9][.eE]"
+    @property
+    def text(self) -> str:
+        """A text that a value which passes contains, unless it is spelled with escapes; "" if there is none. A number
+        can be spelled in several ways."""
+        if self.compares and isinstance(self.wanted, str):
+            return self.wanted
+        return next((step for step in reversed(self.steps) if isinstance(step, str)), "")
 
 
 def parse_test(text: str) -> JsonTest:
@@ -89,15 +60,8 @@ def parse_test(text: str) -> JsonTest:
     while at < len(text) and text[at] in ".[":
         found = _STEP.match(text, at)
         if found is None:
-            raise BadPath(
-                f'the JSON path is wrong at {text[at : at + 20]!r}: a step is .name, [0] or ["name"], {_EXAMPLE}'
-            )
-        name, number, quoted = found.groups()
-        if quoted is not None:
-            try:
-                name = json.loads(quoted)
-            except ValueError:
-                raise BadPath(f"the JSON path has a name that is no JSON string: {quoted[:20]}") from None
+            raise BadPath(f"the JSON path is wrong at {text[at : at + 20]!r}: a step is .name or [0], {_EXAMPLE}")
+        name, number = found.groups()
         steps.append(name if name is not None else int(number))
         at = found.end()
     if len(steps) > _MOST_STEPS:
@@ -107,7 +71,7 @@ def parse_test(text: str) -> JsonTest:
         return JsonTest(tuple(steps), compares=False)
     if not rest.startswith("="):
         raise BadPath(f"behind the JSON path must stand = and a value, not {rest[:20]!r}, {_EXAMPLE}")
-    rest = rest.removeprefix("=").removeprefix("=").strip()
+    rest = rest.removeprefix("=").strip()
     if not rest:
         raise BadPath(f"behind = must stand a value, {_EXAMPLE}")
     try:

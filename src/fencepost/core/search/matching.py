@@ -1,5 +1,5 @@
 """Tests of records, on whole columns: a batch without a match costs a few searches in its bytes, however many records
-it has. Regular expressions are RE2's, which take linear time whatever a person types.
+it has.
 
 A test answers two questions. `may_pass` looks at the bytes of a whole batch: False means that none of its records
 passes. `rows` names the records that pass.
@@ -7,24 +7,15 @@ passes. `rows` names the records that pass.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fencepost.core.linear_regex import BadExpression, NoRegexEngine, compile_bytes
-from fencepost.core.search.form import BadSearch, SearchForm
+from fencepost.core.search.form import SearchForm
 from fencepost.core.search.json_path import JsonTest, read_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
-
-_MAX_MEMORY: Final = 8 << 20
-"""For the program of one expression and its caches."""
-_LOOKS_AROUND: Final = re.compile(r"[\^$]|\\[AzZbBGQ]")
-"""Signs of an expression whose matches depend on what stands around them. Also found where they mean something else, in
-[^a] or \\$: then a search is slower, not wrong."""
 
 
 class Cells(NamedTuple):
@@ -106,39 +97,21 @@ class Equals:
         return [row for row in self._contains.rows(cells) if cells.cell(row) == self._wanted]
 
 
-class Regex:
-    def __init__(self, pattern: str, *, name: str = "the expression") -> None:
-        self._search = _compiled(pattern, name)
-        self._is_local = not _LOOKS_AROUND.search(pattern)
-        """Matches do not depend on the bytes around them, so a match in a cell is one in the whole column too."""
-
-    def may_pass(self, payload: bytes) -> bool:
-        return not self._is_local or self._search(payload) is not None
-
-    def rows(self, cells: Cells) -> list[int]:
-        if self._is_local and self._search(cells.data) is None:
-            return []
-        search, data, is_null = self._search, cells.data, cells.is_null
-        return [
-            row
-            for row, (start, end) in enumerate(pairwise(cells.offsets))
-            if search(data[start:end]) is not None and not is_null(row)
-        ]
-
-
 class JsonPath:
-    """A test of values that are JSON."""
+    """A test of values that are JSON. Only values that contain the test's text, or an escape that may hide it, are
+    decoded."""
 
     def __init__(self, test: JsonTest) -> None:
         self._test = test
-        hint = test.hint()
-        self._hint = Regex(hint) if hint is not None else None
+        self._text, self._escape = Contains(test.text), Contains("\\")
 
     def may_pass(self, payload: bytes) -> bool:
-        return self._hint is None or self._hint.may_pass(payload)
+        return self._text.may_pass(payload) or self._escape.may_pass(payload)
 
     def rows(self, cells: Cells) -> list[int]:
-        candidates: Iterable[int] = range(cells.rows) if self._hint is None else self._hint.rows(cells)
+        candidates: Iterable[int] = range(cells.rows)
+        if self._test.text:
+            candidates = sorted({*self._text.rows(cells), *self._escape.rows(cells)})
         return [row for row in candidates if not cells.is_null(row) and self._passes(cells.cell(row))]
 
     def _passes(self, value: bytes) -> bool:
@@ -152,16 +125,11 @@ class RecordTests:
     """All tests of a search; a record must pass each."""
 
     def __init__(self, form: SearchForm) -> None:
-        def test(text: str, name: str) -> CellTest | None:
-            if not text:
-                return None
-            return Regex(text, name=name) if form.how == "regex" else Contains(text)
-
-        self._key = test(form.key, "key")
-        self._value = test(form.value, "value")
+        self._key = Contains(form.key) if form.key else None
+        self._value = Contains(form.value) if form.value else None
         self._json = JsonPath(form.json) if form.json is not None else None
         self._header = Equals(form.header) if form.header else None
-        self._header_value = test(form.header_value, "header_value")
+        self._header_value = Contains(form.header_value) if form.header_value else None
         each: list[CellTest | None] = [self._key, self._value, self._json, self._header, self._header_value]
         self._all = [one for one in each if one is not None]
 
@@ -206,13 +174,3 @@ class RecordTests:
                 found = set(passing) if found is None else found.intersection(passing)
         # Of the same header: its name and its value.
         return [bisect_right(headers.offsets, index) - 1 for index in sorted(found or ())]
-
-
-def _compiled(pattern: str, name: str) -> Any:
-    """Return the function that searches bytes. It works without the GIL."""
-    try:
-        return compile_bytes(pattern.encode("utf-8", "surrogatepass"), _MAX_MEMORY).search
-    except NoRegexEngine:
-        raise BadSearch("regular expressions need the google-re2 package, which is not installed here") from None
-    except BadExpression as error:
-        raise BadSearch(f"{name} is no regular expression (RE2): {error}") from None

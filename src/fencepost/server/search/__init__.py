@@ -2,5 +2,5 @@
 
 - `scanning`: a piece of a search, in a thread: whole batches, straight from the files.
 - `searching`: a search: its ranges, how far it has come, following the log's end.
-- `showing`: records as a person reads them; `registry`: values in Avro.
+- `showing`: records as a person reads them.
 """

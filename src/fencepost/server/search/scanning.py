@@ -17,7 +17,7 @@ from fencepost.core.search.matching import Cells, HeaderCells, RecordTests, Sear
 from fencepost.core.search.pace import SearchPace
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
-from fencepost.kernel import ColumnDecoder, decode_batch, read_marker, unpack
+from fencepost.kernel import ColumnDecoder, decode_batch, unpack
 from fencepost.kernel.codecs import CODECS, NONE
 from fencepost.kernel.columns import BytesColumn, RecordColumns
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, check_batch, read_header
@@ -37,7 +37,6 @@ _CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 
 TransactionState: TypeAlias = Literal["", "committed", "aborted", "open"]
 """Of a record; "" if it belongs to no transaction."""
-MarkerName: TypeAlias = Literal["", "commit", "abort", "other"]
 
 
 class FoundRecord(NamedTuple):
@@ -53,8 +52,6 @@ class FoundRecord(NamedTuple):
     epoch: int
     sequence: int
     state: TransactionState
-    marker: MarkerName = ""
-    """Set for the end of a transaction, which is no record."""
 
     @property
     def size(self) -> int:
@@ -112,14 +109,12 @@ class Scanner:
         tests: RecordTests,
         *,
         committed: bool,
-        markers: bool = False,
         earliest: Milliseconds | None = None,
         latest: Milliseconds | None = None,
         max_bytes: int = 128 << 20,
     ) -> None:
         self._tests = tests
         self._committed = committed
-        self._markers = markers and tests.is_empty  # they have neither key nor value to be tested
         self._earliest = earliest
         self._latest = latest
         self._max_bytes = max_bytes
@@ -212,7 +207,7 @@ class Scanner:
         """Search one batch; return False if there was no room for all of its matches. It is then searched again from
         `piece.reached` on."""
         if header.is_control:
-            return self._marker(data, at, header, order, piece)
+            return True
         state = _state(header, order)
         start, stop = max(header.base_offset, piece.reached), min(header.next_offset, order.stop)
         if self._committed and state == "aborted":
@@ -265,23 +260,6 @@ class Scanner:
                 )
             )  # fmt: skip
         piece.records += batch.columns.rows
-        return True
-
-    def _marker(self, data: memoryview, at: int, header: BatchHeader, order: ScanOrder, piece: ScannedPiece) -> bool:
-        if not self._markers or not self._is_in_time(header.max_timestamp):
-            return True
-        if len(piece.found) >= order.room:
-            piece.left_out += order.counts_on
-            return order.counts_on
-        for record in decode_batch(data, at, check=False):
-            marker = read_marker(record)
-            name: MarkerName = "other" if marker is None else "commit" if marker.is_commit else "abort"
-            piece.found.append(
-                FoundRecord(
-                    order.partition, Offset(record.offset), record.timestamp, record.key, record.value, (),
-                    _codec(header), header.pid, header.epoch, -1, "", name,
-                )
-            )  # fmt: skip
         return True
 
     def _is_in_time(self, timestamp: Milliseconds) -> bool:

@@ -19,7 +19,6 @@ from fencepost.core.search.form import LogPlace, SearchForm
 from fencepost.core.search.matching import RecordTests
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.log.partition import PartitionLog
-from fencepost.server.search.registry import SchemaRegistry
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.types import Offset
 
@@ -82,8 +81,6 @@ class SearchCount:
     offsets_done: int = 0
     """Offsets of partitions that are done."""
     matches: int = 0
-    """Records; markers do not count."""
-    markers: int = 0
     hidden: int = 0
     """Records of aborted transactions, which were not asked for."""
     left_out: int = 0
@@ -99,11 +96,6 @@ class SearchCount:
     def offsets(self) -> int:
         current = self.current
         return self.offsets_done + (current.reached - current.start if current is not None else 0)
-
-    @property
-    def rows(self) -> int:
-        """Matches and markers, which the limit is about."""
-        return self.matches + self.markers
 
     @property
     def percent(self) -> float:
@@ -140,8 +132,7 @@ class SearchReport(NamedTuple):
 class Searches:
     """The searches that are under way, and their threads."""
 
-    def __init__(self, registry: str | None = None) -> None:
-        self.registry = SchemaRegistry(registry) if registry is not None else None
+    def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._count = 0
         self.closed = False
@@ -211,7 +202,6 @@ class Search:
         self._scanner = Scanner(
             tests,
             committed=form.committed,
-            markers=form.markers,
             earliest=form.start.number if form.start.kind == "time" else None,
             latest=form.stop.number if form.stop.kind == "time" else None,
             max_bytes=broker.config.max_inflated_bytes,
@@ -235,12 +225,12 @@ class Search:
                     yield report
                 count.state = "gone" if self._is_gone else "searching"
                 while (current := count.current) is not None and self._is_there():
-                    room = min(self._limit - count.rows, _AT_ONCE)
+                    room = min(self._limit - count.matches, _AT_ONCE)
                     found = await self._piece(current, room) if current.reached < current.end else []
                     if current.reached >= current.end or current.failed:
                         count.offsets_done += current.reached - current.start
                         count.done += 1
-                    if count.rows >= self._limit and count.current is not None:
+                    if count.matches >= self._limit and count.current is not None:
                         count.state = "limit"
                     if found or count.state == "limit" or current.end > current.start:
                         yield SearchReport(found, count)
@@ -349,9 +339,7 @@ class Search:
         count.records += piece.records
         count.bytes += piece.bytes
         count.hidden += piece.hidden
-        markers = sum(bool(record.marker) for record in piece.found)
-        count.markers += markers
-        count.matches += len(piece.found) - markers + piece.left_out
+        count.matches += len(piece.found) + piece.left_out
         count.left_out += piece.left_out
         for note in piece.notes:
             count.note(note)

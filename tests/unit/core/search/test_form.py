@@ -18,20 +18,17 @@ def test_every_field_is_read() -> None:
     form = parse_form(
         {
             "partition": "3", "from": "offset", "at": "1,000", "until": "time", "stop": "2026-11-15T08:00:00+00:00",
-            "key": " k ", "value": "v", "header": "h", "header_value": "w", "how": "regex", "json": "$.a = 1",
-            "isolation": "all", "markers": "on", "show": "hex", "limit": "500", "go": "4:77",
+            "key": " k ", "value": "v", "header": "h", "header_value": "w", "json": "$.a = 1",
+            "isolation": "all", "limit": "500", "go": "4:77",
         }
     )  # fmt: skip
     assert form.partition == 3
     assert form.start == SearchStart("offset", 1000)
     assert form.stop == SearchStop("time", 1794729600000)
     assert (form.key, form.value, form.header, form.header_value) == (" k ", "v", "h", "w")
-    assert form.how == "regex"
     assert form.json is not None
     assert form.json.steps == ("a",)
     assert not form.committed
-    assert form.markers
-    assert form.show == "hex"
     assert form.limit == 500
     assert form.go == LogPlace(4, 77)
     assert not form.follows
@@ -52,9 +49,7 @@ def test_every_field_is_read() -> None:
         ({"at": "99999999999999999999"}, "at must be a number of records"),
         ({"limit": "501"}, "limit must be a number from 1 to 500"),
         ({"limit": "0"}, "limit must be a number from 1 to 500"),
-        ({"how": "glob"}, "how must be one of"),
         ({"isolation": "none"}, "isolation must be one of"),
-        ({"show": "xml"}, "show must be one of"),
         ({"json": "a"}, "begins with $"),
         ({"go": "5"}, "go must be PARTITION:OFFSET"),
         ({"go": "a:b"}, "go must be PARTITION:OFFSET"),

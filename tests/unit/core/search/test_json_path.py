@@ -1,4 +1,4 @@
-"""JSON paths: what they accept, what they match, and that their hints never hide a match."""
+"""JSON paths: what they accept, what they match, and that no look at the bytes hides a match."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-import re2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.core.search.json_path import BadPath, JsonTest, parse_test, read_json
+from fencepost.core.search.matching import Cells, JsonPath
 
 pytestmark = pytest.mark.unit
 
-DOCUMENT = {"a": {"b": [1, {"c d": "x"}]}, "n": 1, "t": True, "z": None, "s": "Berlin", "f": 0.1, "": {"": 2}}
+DOCUMENT = {"a": {"b": [1, {"c": "x"}]}, "n": 1, "t": True, "z": None, "s": "Berlin", "f": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -26,12 +26,11 @@ DOCUMENT = {"a": {"b": [1, {"c d": "x"}]}, "n": 1, "t": True, "z": None, "s": "B
         ("$.a.b[0]", True),
         ("$.a.b[2]", False),
         ("$.a.b[0] = 1", True),
-        ("$.a.b[0] == 1", True),
         ("$.a.b[0] = 1.0", True),
         ("$.a.b[0] = 10e-1", True),
         ('$.a.b[0] = "1"', False),
-        ('$.a.b[1]["c d"] = "x"', True),
-        ('$.a.b[1]["c d"]=x', True),
+        ('$.a.b[1].c = "x"', True),
+        ("$.a.b[1].c=x", True),
         ("$.n = true", False),
         ("$.t = true", True),
         ("$.t = 1", False),
@@ -42,7 +41,6 @@ DOCUMENT = {"a": {"b": [1, {"c d": "x"}]}, "n": 1, "t": True, "z": None, "s": "B
         ("$.s = berlin", False),
         ("$.f = 0.1", True),
         ("$.f = 0.10000000000000001", False),
-        ('$[""][""] = 2', True),
         ("$.s[0]", False),
         ("$.a[0]", False),
     ],
@@ -63,7 +61,7 @@ def test_paths(text: str, passes: bool) -> None:
         ("$.a =", "must stand a value"),
         ("$.a > 1", "must stand = and a value"),
         ("$.a = {}", "not with a list or object"),
-        ('$["a\\q"]', "no JSON string"),
+        ('$["a"]', "wrong at"),
         ("$" + ".a" * 51, "at most 50 steps"),
     ],
 )
@@ -109,19 +107,22 @@ def _paths(document: Any, before: tuple[str | int, ...] = ()) -> list[tuple[tupl
 
 
 @given(documents, st.booleans(), st.data())
-def test_what_is_there_is_found_and_no_hint_hides_it(document: Any, escaped: bool, data: st.DataObject) -> None:
+def test_what_is_there_is_found_and_no_look_at_the_bytes_hides_it(
+    document: Any, escaped: bool, data: st.DataObject
+) -> None:
     text = json.dumps(document, ensure_ascii=escaped, default=float)
     steps, value = data.draw(st.sampled_from(_paths(read_json(text))))
     compares = not isinstance(value, dict | list) and data.draw(st.booleans())
     test = JsonTest(steps, compares, value if compares else None)
     assert test.matches(read_json(text))
-    hint = test.hint()
-    assert hint is None or re2.search(hint.encode(), text.encode("utf-8", "surrogatepass"))
+    cells = Cells(text.encode("utf-8", "surrogatepass"), [0, len(text.encode("utf-8", "surrogatepass"))])
+    assert JsonPath(test).may_pass(cells.data)
+    assert JsonPath(test).rows(cells) == [0]
 
 
 def test_a_number_in_another_spelling_is_not_hidden() -> None:
-    for text in ("100", "1e2", "1E+2", "100.0", "1.00e2"):
-        hint = JsonTest(("a",), True, 100).hint()
-        assert hint is not None
-        assert re2.search(hint, f'{{"a": {text}}}')
-        assert JsonTest(("a",), True, Decimal(100)).matches(read_json(f'{{"a": {text}}}'))
+    test = JsonPath(JsonTest(("a",), True, 100))
+    for text in (b"100", b"1e2", b"1E+2", b"100.0", b"1.00e2"):
+        data = b'{"a": ' + text + b"}"
+        assert test.rows(Cells(data, [0, len(data)])) == [0]
+    assert JsonTest(("a",), True, Decimal(100)).matches(read_json('{"a": 1e2}'))

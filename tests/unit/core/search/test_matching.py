@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.search.form import BadSearch, SearchForm
-from fencepost.core.search.matching import Cells, Contains, HeaderCells, RecordTests, Regex, SearchColumns
+from fencepost.core.search.form import SearchForm
+from fencepost.core.search.matching import Cells, Contains, HeaderCells, RecordTests, SearchColumns
 
 pytestmark = pytest.mark.unit
 
@@ -66,36 +65,6 @@ def test_texts_that_are_contained(rows: list, key: str, value: str, header: str,
     assert list(tests.rows(_columns(rows))) == [at for at, row in enumerate(rows) if passes(row)]
 
 
-@given(
-    st.lists(cell, max_size=8),
-    st.sampled_from(["a", "^a", "b$", "a.b", "(?s)a.b", "ab|bb", "^$", "a*", r"\bab\b", "[^a]b", "^(?:ab)+$"]),
-)
-def test_regular_expressions(values: list[bytes | None], pattern: str) -> None:
-    cells = _cells(values)
-    # RE2's $ is the end of the text, as Python's \Z.
-    naive = re.compile(pattern.replace("$", r"\Z").encode())
-    expected = [row for row, value in enumerate(values) if value is not None and naive.search(value)]
-    test = Regex(pattern)
-    assert test.rows(cells) == expected
-    assert test.may_pass(cells.data) or not expected
-
-
 def test_a_text_across_two_records_is_in_neither() -> None:
     assert Contains("ab").rows(_cells([b"a", b"b", b"xab", b"", None, b"ab"])) == [2, 5]
     assert Contains("aa").rows(_cells([b"a", b"aaa", b"a"])) == [1]
-
-
-def test_a_dot_is_a_whole_character() -> None:
-    assert Regex("^k.n$").rows(_cells(["kön".encode(), b"kn", b"koon"])) == [0]
-
-
-def test_a_wrong_expression_is_said_in_one_line() -> None:
-    with pytest.raises(BadSearch) as caught:
-        RecordTests(SearchForm(value="(", how="regex"))
-    assert str(caught.value) == "value is no regular expression (RE2): missing ): ("
-    with pytest.raises(BadSearch, match="key is no regular expression"):
-        RecordTests(SearchForm(key=r"(a)\1", how="regex"))
-
-
-def test_an_expression_that_python_would_need_years_for() -> None:
-    assert Regex("(a+)+$").rows(_cells([b"a" * 100_000 + b"b"])) == []

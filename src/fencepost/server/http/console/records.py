@@ -26,7 +26,7 @@ from fencepost.server.http.console.rendering import counted, number, render
 from fencepost.server.http.console.streams import event
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
-from fencepost.server.search.showing import ShownRecord, show_record
+from fencepost.server.search.showing import show_record
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
 
@@ -63,7 +63,6 @@ async def read(visit: Visit) -> Values:
         "query": query,
         "form": form,
         "problem": problem,
-        "has_registry": visit.searches.registry is not None,
     }
 
 
@@ -113,22 +112,16 @@ async def _events(visit: Visit, search: Search, form: SearchForm, still_allowed:
 
 
 def _rendered(visit: Visit, form: SearchForm, found: list[FoundRecord], count: SearchCount, *, is_last: bool) -> str:
-    """Return the events of a report. For a thread: schemas may have to be fetched."""
+    """Return the events of a report. For a thread: long values take milliseconds."""
     text = ""
     if found:
-        shown = _shown(visit, form, found)
+        shown = [show_record(record) for record in found]
         text = event("found", render("records_rows.html", records=shown, topic=visit.path["topic"]))
     values = {
         "count": count, "range": _ranges(count), "has_tests": form.has_tests, "whole": _whole(form),
         "query": {name: visit.query[name] for name in FIELDS if visit.query.get(name)},
     }  # fmt: skip
     return text + event("end" if is_last else "count", render("records_count.html", **values))
-
-
-def _shown(visit: Visit, form: SearchForm, found: list[FoundRecord]) -> list[ShownRecord]:
-    registry = visit.searches.registry
-    decode = registry.decode if registry is not None else None
-    return [show_record(record, form.show, decode) for record in found]
 
 
 def _whole(form: SearchForm) -> str:
@@ -201,7 +194,6 @@ def _as_json(topic: str, record: FoundRecord) -> dict[str, Any]:
         "epoch": record.epoch,
         "sequence": record.sequence,
         "transaction": record.state or None,
-        **({"marker": record.marker} if record.marker else {}),
     }
 
 

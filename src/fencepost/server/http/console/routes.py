@@ -99,7 +99,7 @@ class Console:
         self._headers = {**headers, "Content-Security-Policy": _POLICY}
         self._streams = streams
         self._history = history
-        self._searches = Searches(broker.config.http_schema_registry)
+        self._searches = Searches()
         streams.at_stop(self._searches.close)
         self._messages: dict[str, Done] = {}
         """What a change has to say on the next page, by a random key: a stranger's link cannot put words there."""
