@@ -36,7 +36,7 @@ from bench.results import Results
 from fencepost.core.security.access import Need
 from fencepost.core.security.acls import Acl, AclTable, Operation, ResourceType
 from fencepost.core.security.principal import USER, Principal
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.security.authorizer import Authorizer
 from tests.support.batches import batch
 from tests.support.certificates import make

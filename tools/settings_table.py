@@ -10,8 +10,8 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.settings import ServerConfig, file_name
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.settings import ServerConfig, file_name
 from fencepost.setting import is_live, meaning_of
 from tools.section import ROOT, Section
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import fencepost
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.server.http.console import attention
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.http import ANY

@@ -15,7 +15,7 @@ import fencepost
 from fencepost.cli import main
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.runner import Runner
-from fencepost.core.micro_batch import Replaced
+from fencepost.core.micro_batch.protocol import Replaced
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.committed import committed_values
 from tests.support.sink_rows import Rows

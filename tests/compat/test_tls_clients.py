@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 import fencepost
 from fencepost.core.security.distinguished_name import subject_of
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.compat.java_tools import JAVA, TOPICS, running_tools
 from tests.conftest import without_tool
 from tests.support.certificates import Certificates, Pair, make

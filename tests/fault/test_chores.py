@@ -18,13 +18,13 @@ from fencepost.errors import ErrorCode
 from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.coordinators import groups, owners, transaction_rows, transactions
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.health import MAX_TROUBLES, Chore, Health, Trouble
-from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net import listener
 from fencepost.server.security.audit_file import AuditFile
-from fencepost.server.settings import ServerConfig
 from fencepost.server.storage import housekeeping
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Partition

@@ -10,7 +10,7 @@ from struct import Struct
 import pytest
 
 import fencepost
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.wire import frame, messages
 from tests.support import attacks
 from tests.support.attacks import MIB, Siege, peak_memory

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 import fencepost
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
 from tests.support.certificates import Certificates, make

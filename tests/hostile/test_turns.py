@@ -18,7 +18,7 @@ import pytest
 import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.server.api import APIS
-from fencepost.server.interpreter import keep_collections_short
+from fencepost.server.process.tuning import keep_collections_short
 from fencepost.wire import messages
 from tests.support.access_cases import CASES, Case, Names
 from tests.support.attacks import MIB, TURN, Row, peak_memory, remember

@@ -21,7 +21,7 @@ from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.errors import ConfigError, ErrorCode, FencepostError
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.support.batches import batch
 from tests.support.certificates import make
 from tests.support.logins import add_users, create_acls, delete_acls, grant, log_in, login_listener

@@ -19,11 +19,11 @@ import pytest
 import fencepost
 from fencepost import Admin, Producer, Reader
 from fencepost.server.broker import Broker
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.reloading import ReloadOutcome, reload
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.session import Session
-from fencepost.server.reloading import ReloadOutcome, reload
-from fencepost.server.settings import ServerConfig
 from tests.support.logins import login_listener
 from tests.support.process import free_port
 from tests.support.raw import RawClient

@@ -10,7 +10,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import make
 from tests.support.logins import add_users, log_in, login_listener
 from tests.support.quotas import alter

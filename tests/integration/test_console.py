@@ -19,9 +19,9 @@ import pytest
 import fencepost
 from fencepost.cli.serve import announce
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.http.console import attention, streams
 from fencepost.server.server import Ready
-from fencepost.server.settings import ServerConfig
 from tests.support.http import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 

@@ -14,7 +14,7 @@ import pytest
 
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.core.security.acls import Operation, ResourceType
 from tests.support.http import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener

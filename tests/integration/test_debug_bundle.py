@@ -20,8 +20,8 @@ import pytest
 import fencepost
 from fencepost.cli.debug import Part, write
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
-from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.stacks import ask_for_stacks
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.process.stacks import ask_for_stacks
 from tests.support.certificates import make
 from tests.support.http import basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in

@@ -22,8 +22,8 @@ import yaml
 
 import fencepost
 from fencepost.cli import main
-from fencepost.server.configuration import Sources
-from fencepost.server.settings import ServerConfig
+from fencepost.server.config.loading import Sources
+from fencepost.server.config.settings import ServerConfig
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.integration

@@ -16,9 +16,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 import fencepost
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.errors import FencepostError
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, get
 from tests.support.promql import read_query

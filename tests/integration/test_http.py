@@ -21,7 +21,7 @@ import pytest
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.metrics.scrape import Scrapes
 from tests.support.certificates import make
 from tests.support.http import ANY, FullDisk, Metrics, basic, get

@@ -18,7 +18,7 @@ import pytest
 
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.core.rows import plain
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.http.v1.routes import ROUTES

@@ -17,10 +17,10 @@ import pytest
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.http import sessions
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.sessions import HttpSessions
-from fencepost.server.listener_settings import ListenerConfig
 from tests.support.certificates import make
 from tests.support.clock import HandWoundClock
 from tests.support.http import ANY, basic, get

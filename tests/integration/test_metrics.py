@@ -15,9 +15,9 @@ import confluent_kafka
 import pytest
 
 import fencepost
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.errors import FencepostError
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import make
 from tests.support.http import ANY, Metrics, basic, get
 from tests.support.logins import add_users, login_listener

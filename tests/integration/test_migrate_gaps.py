@@ -19,7 +19,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import Range
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.offset_copy import copy_steps
+from fencepost.core.migration import copy_steps
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.server.api import k27_write_txn_markers

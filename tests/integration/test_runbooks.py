@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 import fencepost
 from fencepost.cli import main
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.storage.store import FORMAT_VERSION
 from tests.support.backups import command, create, read, write
 from tests.support.logins import add_users, log_in, login_listener

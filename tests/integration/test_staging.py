@@ -18,8 +18,8 @@ from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, 
 from fencepost.client.micro_batch.targets import Target
 from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
-from fencepost.core.micro_batch import ContentLost, Replaced
-from fencepost.core.staging import Staged, ends_of
+from fencepost.core.micro_batch.protocol import ContentLost, Replaced
+from fencepost.core.micro_batch.staging import Staged, ends_of
 from fencepost.kernel import decode_batch, encode_batch, read_header
 from fencepost.spark.freeze import Frozen, compare
 from fencepost.spark.stage import Carried, StageWriter, carried, contents

@@ -18,7 +18,7 @@ import fencepost
 from fencepost import Admin, Producer, Reader
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import FencepostError, Unreachable
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
 from tests.support.certificates import Certificates, Pair, make

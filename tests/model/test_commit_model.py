@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.core.micro_batch import (
+from fencepost.core.micro_batch.protocol import (
     Announce,
     BatchOutcome,
     CalledTwice,

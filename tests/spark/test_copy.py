@@ -20,7 +20,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.scan import FetchedBatch
 from fencepost.client.transactions.shared_writer import SharedTransaction
-from fencepost.core.micro_batch import Replaced, SinkNameInUse
+from fencepost.core.micro_batch.protocol import Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.spark import copy as copying
 from fencepost.spark.copy import CopiedRange, Copy, Round, _name_of, _task

@@ -19,7 +19,7 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
-from fencepost.core.micro_batch import Progress
+from fencepost.core.micro_batch.protocol import Progress
 from fencepost.spark.origin import checkpoint_hash, origin_of, query_of
 from tests.support.committed import committed_values
 from tests.support.spark_drivers import Drivers

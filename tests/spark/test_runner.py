@@ -15,7 +15,7 @@ from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.runner import Advice, MicroBatchSteps, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch import FrozenContent, Poisoned, Replaced, SinkNameInUse
+from fencepost.core.micro_batch.protocol import FrozenContent, Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition

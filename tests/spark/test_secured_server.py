@@ -17,7 +17,7 @@ import fencepost.spark
 from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.spark.copy import Copy
 from tests.support.certificates import Certificates, make
 from tests.support.logins import add_users

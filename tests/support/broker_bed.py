@@ -10,11 +10,11 @@ from typing import Any, Literal, TypeVar, cast
 from fencepost.log.files import Files
 from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.router import ApiRequest, Fields
 from fencepost.server.net.session import Session
-from fencepost.server.settings import ServerConfig
 from fencepost.wire import messages
 from tests.support.clock import HandWoundClock
 

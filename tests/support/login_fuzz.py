@@ -24,7 +24,7 @@ import pytest
 import fencepost
 from fencepost.client.cluster.sasl import Scram
 from fencepost.core.security import guessing
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.net import connection as connection_module
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.listener import Listener

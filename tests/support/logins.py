@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fencepost.core.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from fencepost.errors import ErrorCode
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.security.users import UserChange, new_credentials, offline
 from tests.support.raw import RawClient
 

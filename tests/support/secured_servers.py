@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 )
 
 import fencepost
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import Certificates, make
 from tests.support.issuer import ISSUER, RULES, Issuer
 from tests.support.kafka import JVM, KafkaBroker

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from fencepost.client.micro_batch.runner import Advice, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch import FrozenContent, Progress
+from fencepost.core.micro_batch.protocol import FrozenContent, Progress
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition
 

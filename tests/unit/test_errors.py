@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost.core.micro_batch import Progress, Replaced, SinkNameInUse
+from fencepost.core.micro_batch.protocol import Progress, Replaced, SinkNameInUse
 from fencepost.core.own.claim_request import Refused
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import BufferFull, ErrorCode, FencepostError, NotOwned, SendFailed, ServerError, Undelivered
-from fencepost.server.configuration import WrongConfiguration
-from fencepost.server.listener_settings import WrongSetting
+from fencepost.server.config.listener import WrongSetting
+from fencepost.server.config.loading import WrongConfiguration
 from fencepost.types import Generation
 
 pytestmark = pytest.mark.unit

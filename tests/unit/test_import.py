@@ -49,7 +49,7 @@ def test_a_client_or_a_server_needs_neither_spark_nor_arrow(name: str) -> None:
 def test_a_server_without_tls_or_a_file_loads_neither() -> None:
     loaded = loaded_by("import fencepost; fencepost.Server().start().stop()")
     assert "fencepost.server.net.listener" in loaded
-    assert not {"fencepost.server.net.tls", "fencepost.server.configuration", "tomllib"} & loaded
+    assert not {"fencepost.server.net.tls", "fencepost.server.config.loading", "tomllib"} & loaded
 
 
 def test_every_public_name_can_be_had() -> None:

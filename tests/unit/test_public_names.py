@@ -21,7 +21,7 @@ from fencepost.client.producer import ProducerKeywords
 from fencepost.client.reader import Reader, ReaderKeywords
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
-from fencepost.server.settings import ServerConfig, ServerKeywords
+from fencepost.server.config.settings import ServerConfig, ServerKeywords
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import threading
 import time
 from pathlib import Path
 
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.server import Ready, run
-from fencepost.server.settings import ServerConfig
 
 
 def hang_for_ever() -> None:

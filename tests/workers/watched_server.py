@@ -60,7 +60,8 @@ class WatchedServer(fencepost.Server):
 def main() -> int:
     import asyncio
 
-    from fencepost.server import child, server
+    from fencepost.server import server
+    from fencepost.server.process import child
     from tests.support.turns import LoopWatch
 
     def watch(loop: asyncio.AbstractEventLoop) -> None:

@@ -14,7 +14,7 @@ from fencepost.cli.output import show_json
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
-    from fencepost.server.reloading import ReloadReport
+    from fencepost.server.config.reloading import ReloadReport
 
 _SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.02
@@ -45,7 +45,7 @@ def check(file: Path, as_json: bool) -> None:
       fencepost config check server.toml
       fencepost config check server.toml --json
     """
-    from fencepost.server.configuration import Mistake, Sources, WrongConfiguration
+    from fencepost.server.config.loading import Mistake, Sources, WrongConfiguration
 
     mistakes: list[Mistake] = []
     try:
@@ -102,7 +102,7 @@ def reload(data: Path | None, as_json: bool) -> None:
 
 def _reload(folder: Path) -> ReloadReport:
     """Send the signal, and wait for the outcome."""
-    from fencepost.server.reloading import ReloadReport
+    from fencepost.server.config.reloading import ReloadReport
     from fencepost.server.storage.datadir import serving_process
 
     pid = serving_process(folder)

@@ -15,7 +15,7 @@ from fencepost.cli.options import ClusterTarget, client_command, partitions_opti
 from fencepost.cli.output import is_terminal
 from fencepost.cli.own_option import how_to_own, own_options, told_when_lost
 from fencepost.cli.progress import progress
-from fencepost.core.record_json import json_bytes
+from fencepost.core.rows import json_bytes
 
 if TYPE_CHECKING:
     from fencepost.client.reader import ReadRecord

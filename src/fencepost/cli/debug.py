@@ -245,7 +245,7 @@ def _process(pid: int) -> str:
 
 
 def _stacks(folder: Path, seconds: float) -> str:
-    from fencepost.server.stacks import ask_for_stacks
+    from fencepost.server.process.stacks import ask_for_stacks
 
     stacks = ask_for_stacks(folder, _pid(folder), seconds)
     if stacks is None:

@@ -34,7 +34,7 @@ class HttpServer:
 
     def __init__(self, address: str, security: Security, *, logs_in: bool = True) -> None:
         """`logs_in`: send user and password, or the token, if there are any. Raise ConfigError if that is not safe."""
-        from fencepost.server.addresses import is_loopback  # here, so that `--help` needs no server
+        from fencepost.server.config.addresses import is_loopback  # here, so that `--help` needs no server
 
         url = urlsplit(address if "://" in address else f"http://{address}")
         try:

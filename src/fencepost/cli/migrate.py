@@ -188,7 +188,7 @@ def _set_groups(there: Admin, plan: MigrationPlan, *, set_back: bool) -> tuple[l
     """Set the committed offsets. Return the groups that are further on the target, and those that have members there:
     looked at again, because consumers may have been started since the plan was made."""
     from fencepost.cli.migrate_plan import decide
-    from fencepost.core.group_transfer import OffsetTransfer
+    from fencepost.core.migration import OffsetTransfer
 
     ahead, busy = [], []
     for group, offsets in plan.groups.items():

@@ -1,6 +1,6 @@
 """The copy of partitions to another cluster, every record once and at its own offset.
 
-`core/offset_copy.py` decides the steps. The target's end is the saved position: an interrupted copy goes on from there,
+`core/migration.py` decides the steps. The target's end is the saved position: an interrupted copy goes on from there,
 after it has compared the last records on both sides. Nobody else may write to the target meanwhile; a copy that is
 answered an unexpected offset stops.
 
@@ -28,7 +28,7 @@ from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.read.resending import OutgoingBatch, outgoing
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.offset_copy import CopyStep, HeadStep, RecordsStep, copy_steps
+from fencepost.core.migration import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import encode_batch, read_header

@@ -13,7 +13,7 @@ from fencepost.client.manage.results import ClientQuotas, NewTopic
 from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
-from fencepost.core.group_transfer import OffsetTransfer, transfer
+from fencepost.core.migration import OffsetTransfer, transfer
 from fencepost.core.quotas.entities import describe_entity, entity_of
 from fencepost.core.rows import GroupOffset, GroupSummary
 from fencepost.core.security.acls import Acl, ResourceType, narrowed

@@ -16,9 +16,9 @@ from fencepost.cli.options import pairs
 from fencepost.errors import FencepostError
 
 if TYPE_CHECKING:
-    from fencepost.server.configuration import Sources
+    from fencepost.server.config.loading import Sources
+    from fencepost.server.config.settings import ServerConfig
     from fencepost.server.server import Ready
-    from fencepost.server.settings import ServerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ def serve(
       fencepost serve --sync os --partitions 4 -X connection_idle_ms=60000
       fencepost serve --config server.toml                   named listeners and further settings from a file
     """
-    from fencepost.server.configuration import Sources
+    from fencepost.server.config.loading import Sources
 
     given = {name: value for name, value in flags.items() if value is not None}
     if verbose:
@@ -128,8 +128,8 @@ def serve(
     _set_up_logging(config)
     for sentence in sources.misspelled_variables():
         logger.warning("%s", sentence)
+    from fencepost.server.process.systemd import Systemd
     from fencepost.server.server import run
-    from fencepost.server.systemd import Systemd
 
     try:
         run(
@@ -192,6 +192,6 @@ def _say(line: str) -> None:
 
 
 def _set_up_logging(config: ServerConfig) -> None:
-    from fencepost.server.reporting import report_to_stderr
+    from fencepost.server.process.reporting import report_to_stderr
 
     report_to_stderr(getattr(logging, config.log_level.upper()), as_json=config.log_format == "json")

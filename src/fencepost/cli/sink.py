@@ -13,7 +13,7 @@ from fencepost.errors import ErrorCode, ServerError
 
 if TYPE_CHECKING:
     from fencepost.client.cluster.settings import ClientSettings
-    from fencepost.core.micro_batch import Progress
+    from fencepost.core.micro_batch.protocol import Progress
 
 
 @click.group()

@@ -44,9 +44,8 @@ from fencepost.client.producer import Producer, ProducerKeywords
 from fencepost.client.reader import Readable, Reader, ReaderKeywords, ReadRecord
 from fencepost.client.share.places import Place
 from fencepost.clock import SystemClock
-from fencepost.core.backoff import backoff
 from fencepost.core.groups.membership import GroupProtocol
-from fencepost.core.retrying import Retries, Verdict
+from fencepost.core.retrying import Retries, Verdict, backoff
 from fencepost.errors import (
     Closed,
     ConfigError,

@@ -1,4 +1,4 @@
-"""Which records to hand out again after a batch has failed, and when to give one up. No I/O, no clock.
+"""Retries: the pause before the next attempt; which records of a failed batch come again, and when one is given up.
 
 A batch that failed is rolled back, so all of its records come again. Handing them out in the same way would let one bad
 record stop its whole partition. So the extent in which the bad record must be, a *suspect*, is handed out alone:
@@ -16,9 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fencepost.types import TopicPartition
+
+_MOST_DOUBLINGS: Final = 16
+
+
+def backoff(first: float, longest: float, failures: int) -> float:
+    """Return the pause after `failures` failures in a row: `first`, then doubled each time, at most `longest`."""
+    return float(min(longest, first * 2 ** min(failures - 1, _MOST_DOUBLINGS)))
 
 
 class Extent(NamedTuple):

@@ -6,6 +6,7 @@ field becomes its description in OpenAPI. A row with more fields extends one wit
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -27,6 +28,16 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)
+
+
+def json_bytes(data: bytes | None) -> Any:
+    """Convert a key or value of a record to what JSON can carry: text as it is, other bytes in base64."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
 
 
 def lag_between(committed: int, end: int) -> int:

@@ -15,27 +15,27 @@ from typing import TYPE_CHECKING, Any
 from fencepost._version import __version__
 from fencepost.clock import Clock, SystemClock
 from fencepost.core.fetch_sessions import FetchSessions
+from fencepost.core.micro_batch.zombies import FencedWrites
 from fencepost.core.security.audit_events import Event
-from fencepost.core.zombies import FencedWrites
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server.backup.control import Control
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.counters import Counters
-from fencepost.server.descriptors import most_segment_files
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
+from fencepost.server.process.descriptors import most_segment_files
 from fencepost.server.security import authorizer, quotas, users
 from fencepost.server.security.audit import Audit, AuditPlace
 from fencepost.server.security.audit_file import AuditFile
 from fencepost.server.security.audit_topic import AuditTopic, make_topic
 from fencepost.server.security.logins import Logins
 from fencepost.server.security.sasl import OAUTHBEARER
-from fencepost.server.settings import ServerConfig
 from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.fetching import FetchContext
 from fencepost.server.storage.housekeeping import Housekeeping

@@ -26,20 +26,19 @@ from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import Files
 from fencepost.server.broker import Broker
-from fencepost.server.descriptors import allow_many_files, open_standard_files
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.server.health import Health, Trouble
-from fencepost.server.interpreter import keep_collections_short, switch_threads_soon
-from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.net.allocator import keep_freed_memory
 from fencepost.server.net.listener import Listener
-from fencepost.server.settings import ServerConfig, ServerKeywords, Sync, check_names
-from fencepost.server.stacks import stacks_on_signal
+from fencepost.server.process.descriptors import allow_many_files, open_standard_files
+from fencepost.server.process.stacks import stacks_on_signal
+from fencepost.server.process.tuning import keep_collections_short, keep_freed_memory, switch_threads_soon
 from fencepost.setting import settings_doc
 
 if TYPE_CHECKING:
+    from fencepost.server.config.reloading import Reloader
     from fencepost.server.http.port import HttpPort
-    from fencepost.server.reloading import Reloader
-    from fencepost.server.systemd import Systemd
+    from fencepost.server.process.systemd import Systemd
 
 logger = logging.getLogger(__name__)
 life = logging.getLogger(f"{__name__}.life")
@@ -164,7 +163,7 @@ def run(
                 loop.add_signal_handler(name, end)
         reloader = None
         if load is not None and hasattr(signal, "SIGHUP"):
-            from fencepost.server.reloading import Reloader  # embedded servers need no configuration file
+            from fencepost.server.config.reloading import Reloader  # embedded servers need no configuration file
 
             reloader = Reloader(load, systemd)
             loop.add_signal_handler(signal.SIGHUP, reloader.want)
@@ -345,7 +344,7 @@ class Server:
 
     def _start_process(self) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, "-m", "fencepost.server.child"],
+            [sys.executable, "-m", "fencepost.server.process.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -4,7 +4,7 @@
     sink = fencepost.spark.Sink(servers, topic="b", name="enrich")    # df.writeStream.foreachBatch(sink)
     fencepost.spark.write(df, servers, topic="b", job="2026-11-15")   # a batch DataFrame, once per job name
 
-`core/micro_batch.py` decides the steps of a micro-batch, and its tests need no JVM. `client/micro_batch/` carries the
+`core/micro_batch/` decides the steps of a micro-batch, and its tests need no JVM. `client/micro_batch/` carries the
 steps out against a cluster. Only the modules here know Spark:
 
     source.py, source_options.py     the data source, and its options
@@ -30,7 +30,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fencepost.core.micro_batch import CalledTwice, ContentLost, Poisoned, Replaced, SinkNameInUse
+    from fencepost.core.micro_batch.protocol import CalledTwice, ContentLost, Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.copy import Copy
     from fencepost.spark.jobs import write
     from fencepost.spark.readiness import check
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BatchReport": "fencepost.spark.sink",
-    "CalledTwice": "fencepost.core.micro_batch",
-    "ContentLost": "fencepost.core.micro_batch",
+    "CalledTwice": "fencepost.core.micro_batch.protocol",
+    "ContentLost": "fencepost.core.micro_batch.protocol",
     "Copy": "fencepost.spark.copy",
-    "Poisoned": "fencepost.core.micro_batch",
-    "Replaced": "fencepost.core.micro_batch",
+    "Poisoned": "fencepost.core.micro_batch.protocol",
+    "Replaced": "fencepost.core.micro_batch.protocol",
     "Sink": "fencepost.spark.sink",
-    "SinkNameInUse": "fencepost.core.micro_batch",
+    "SinkNameInUse": "fencepost.core.micro_batch.protocol",
     "check": "fencepost.spark.readiness",
     "register": "fencepost.spark.source",
     "write": "fencepost.spark.jobs",

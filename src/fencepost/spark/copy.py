@@ -31,7 +31,7 @@ from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.resending import encoded_again, whole_batch
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch import FrozenContent, Progress, SinkNameInUse
+from fencepost.core.micro_batch.protocol import FrozenContent, Progress, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.columns import refuse_connect

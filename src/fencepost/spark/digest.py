@@ -1,7 +1,7 @@
 """A digest of the rows that a sink is given, which does not depend on their order.
 
 A query that keeps state is recomputed when its micro-batch is in the log already, because its state must see the batch
-(`core/micro_batch.py`). The progress record has the digest of the rows that were written; the recomputed ones must have
+(`core/micro_batch/`). The progress record has the digest of the rows that were written; the recomputed ones must have
 the same. It is the sum of a hash of each row, over the columns that the sink uses, as the query computed them. The
 partitions, batches and times that the sink adds are not in it: they differ each time.
 

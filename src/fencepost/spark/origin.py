@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.micro_batch import Origin
+from fencepost.core.micro_batch.protocol import Origin
 from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:

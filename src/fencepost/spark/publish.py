@@ -17,7 +17,7 @@ from fencepost.client.transactions.shared_writer import (
     SharedTransaction,
     write_first_batches,
 )
-from fencepost.core.micro_batch import Poisoned
+from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning

@@ -1,6 +1,6 @@
 """The exactly-once sink: `df.writeStream.foreachBatch(Sink(servers, topic="b", name="enrich"))`.
 
-All tasks of a micro-batch share one transaction, which is open only while they publish. `core/micro_batch.py` decides
+All tasks of a micro-batch share one transaction, which is open only while they publish. `core/micro_batch/` decides
 the next step, and this module carries it out: fence, look, freeze, publish, commit.
 
 The driver encodes and publishes a few rows itself (`few.py`), because Spark jobs would cost more than they save. All
@@ -27,7 +27,7 @@ from fencepost.client.micro_batch.runner import Advice, Runner
 from fencepost.client.micro_batch.targets import Target, TargetFinder, reached
 from fencepost.client.produce.options import Compression
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
-from fencepost.core.micro_batch import UNKNOWN, BatchOutcome, FrozenContent, Origin, Progress, topics_text
+from fencepost.core.micro_batch.protocol import UNKNOWN, BatchOutcome, FrozenContent, Origin, Progress, topics_text
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import CODECS
 from fencepost.spark import columns, few, publish, tuning

@@ -6,7 +6,7 @@ A task only *freezes*: it turns its rows into record batches and returns them in
 large for that, it writes them to the sink's stage topic, and the message has their places (`spark/stage.py`). It
 changes nothing that readers of the targets see, so retries, speculation and tasks of a driver that was replaced are
 harmless. Spark hands the messages of the winning attempts to `commit`, which runs in a process of its own on the
-driver, once per micro-batch. There the steps of `core/micro_batch.py` are taken: look, fence, look, publish, commit.
+driver, once per micro-batch. There the steps of `core/micro_batch/` are taken: look, fence, look, publish, commit.
 `abort` has nothing to undo.
 
 The progress topic and the transactional id are those of `Sink`, so a query can move between `foreachBatch` and
@@ -31,7 +31,7 @@ from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
 from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.client.read.ranges import DataLost
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
-from fencepost.core.micro_batch import (
+from fencepost.core.micro_batch.protocol import (
     UNKNOWN,
     BatchOutcome,
     ContentLost,
@@ -41,7 +41,7 @@ from fencepost.core.micro_batch import (
     Progress,
     topics_text,
 )
-from fencepost.core.staging import Staged, ends_of, share_of
+from fencepost.core.micro_batch.staging import Staged, ends_of, share_of
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import CODECS
 from fencepost.spark import columns

@@ -15,7 +15,7 @@ from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.progress_topic import check_name
 from fencepost.client.micro_batch.targets import reached
-from fencepost.core.micro_batch import NOBODY
+from fencepost.core.micro_batch.protocol import NOBODY
 from fencepost.errors import ConfigError
 from fencepost.spark.option_values import count, seconds, size, truth, whole
 from fencepost.spark.sink import BatchReport, SinkOptions

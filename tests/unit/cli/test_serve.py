@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fencepost.cli import main
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.server import OnReady, Ready
-from fencepost.server.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
 

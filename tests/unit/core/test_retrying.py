@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fencepost.core.retrying import Extent, Piece, Retries, Verdict
+from fencepost.core.retrying import Extent, Piece, Retries, Verdict, backoff
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -86,3 +86,11 @@ def test_exactly_the_bad_records_are_set_aside(seed: int, is_known: bool) -> Non
             committed[partition] = extent.stop
             retries.done(partition, extent.stop)
     assert (committed, dead) == (ends, bad)
+
+
+def test_the_pause_doubles_with_every_failure_up_to_the_longest() -> None:
+    assert [backoff(0.1, 0.5, failures) for failures in range(1, 6)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+def test_many_failures_make_no_number_that_is_too_large() -> None:
+    assert backoff(0.1, 2.0, 10**9) == 2.0

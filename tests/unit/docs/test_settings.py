@@ -11,8 +11,8 @@ import pytest
 
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.reader import Reader
-from fencepost.server.configuration import Sources
-from fencepost.server.settings import ServerConfig, file_name
+from fencepost.server.config.loading import Sources
+from fencepost.server.config.settings import ServerConfig, file_name
 from fencepost.server.storage.topic_config import KNOWN
 from tests.support.pages import PAGES, ROOT, Block, blocks
 from tools.settings_table import PAGE, page

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from fencepost.client.micro_batch.targets import Target, TimeLimits
-from fencepost.core.micro_batch import Poisoned
+from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import RecordTooLarge
 from fencepost.kernel import CODECS, decode_batch, partition_for_key
 from fencepost.spark.freeze import (

@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, StructType
 from fencepost.client.micro_batch import targets
 from fencepost.client.micro_batch.runner import Runner
 from fencepost.client.micro_batch.targets import Target
-from fencepost.core.micro_batch import BatchOutcome, Origin
+from fencepost.core.micro_batch.protocol import BatchOutcome, Origin
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer

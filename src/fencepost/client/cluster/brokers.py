@@ -20,9 +20,9 @@ from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.clock import Clock
-from fencepost.core.backoff import backoff
 from fencepost.core.broker_choice import Hedge, by_load
 from fencepost.core.repeats import Repeats
+from fencepost.core.retrying import backoff
 from fencepost.errors import FencepostError
 
 logger = logging.getLogger(__name__)

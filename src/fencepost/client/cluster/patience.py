@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from fencepost.client.cluster.handshake import keeps_us_out
-from fencepost.core.backoff import backoff
+from fencepost.core.retrying import backoff
 from fencepost.errors import TimedOut, Unreachable
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Exactly-once micro-batches: the steps that `core/micro_batch.py` decides, and the topics that they use.
+"""Exactly-once micro-batches: the steps that `core/micro_batch/protocol.py` decides, and the topics that they use.
 
 runner.py          carries out the steps of a micro-batch; its `Content` is what the caller knows
 targets.py         settings and limits of a micro-batch's target topics

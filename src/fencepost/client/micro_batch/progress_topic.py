@@ -12,7 +12,7 @@ from typing import Final
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.transactions.compacted_topic import CompactedTopic
-from fencepost.core.micro_batch import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX, Progress
 from fencepost.errors import ConfigError, TimedOut
 from fencepost.kernel import encode_batch
 from fencepost.types import Milliseconds

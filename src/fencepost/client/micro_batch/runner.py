@@ -1,4 +1,4 @@
-"""The runner of micro-batches: it carries out the steps that `core/micro_batch.py` decides, from fence to commit.
+"""The runner of micro-batches: it carries out the steps that `core/micro_batch/` decides, from fence to commit.
 
 It does not know Spark. It asks a `Content`, which knows the rows and publishes them: those of a DataFrame
 (`spark/sink.py`), those that tasks have frozen (`spark/writer.py`), or ranges of a source topic (`spark/copy.py`).
@@ -38,7 +38,7 @@ from fencepost.client.transactions.shared_writer import (
     SharedTransaction,
     replicated_sequences,
 )
-from fencepost.core.micro_batch import (
+from fencepost.core.micro_batch.protocol import (
     UNKNOWN,
     Announce,
     BatchOutcome,

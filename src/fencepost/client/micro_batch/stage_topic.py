@@ -14,7 +14,7 @@ from fencepost.client.cluster.patience import Backoff
 from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.micro_batch.targets import Target, describe
-from fencepost.core.staging import partitions_for
+from fencepost.core.micro_batch.staging import partitions_for
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 
 logger = logging.getLogger(__name__)

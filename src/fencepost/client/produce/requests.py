@@ -17,10 +17,10 @@ from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBat
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
-from fencepost.core.backoff import backoff
 from fencepost.core.producers.inflight import TRANSACTION_OVER, Flight, SendVerdict, Sent
 from fencepost.core.producers.pid import FENCING
 from fencepost.core.producers.window import LITTLE
+from fencepost.core.retrying import backoff
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError
 from fencepost.types import Offset
 from fencepost.wire import hot

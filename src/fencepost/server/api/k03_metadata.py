@@ -20,8 +20,8 @@ from fencepost.core.security.access import CLUSTER_CREATE, CLUSTER_DESCRIBE, TOP
 from fencepost.core.security.acls import ResourceType
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.kernel.header import Buffer
-from fencepost.server.addresses import parse_address
 from fencepost.server.broker import Broker
+from fencepost.server.config.addresses import parse_address
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.router import Answer, Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced

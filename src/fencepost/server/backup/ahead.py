@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from fencepost.core.micro_batch import Progress, UnknownProgress
+from fencepost.core.micro_batch.protocol import Progress, UnknownProgress
 from fencepost.core.producers.dedup import IssuedPids
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import BatchHeader

@@ -19,10 +19,10 @@ from starlette.requests import Request
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
-from fencepost.server.addresses import is_loopback, one_client, parse_address
+from fencepost.server.config.addresses import is_loopback, one_client, parse_address
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.http.proxied import public_host
 from fencepost.server.http.sessions import HttpSessions
-from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.session import Session
 from fencepost.server.security.sasl import OAUTHBEARER, PLAIN, LoginFailed
 

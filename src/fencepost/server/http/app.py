@@ -14,12 +14,12 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from fencepost.errors import FencepostError
-from fencepost.server import descriptors
 from fencepost.server.health import Chore
 from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.streams import Streams
 from fencepost.server.metrics.scrape import Scrapes
+from fencepost.server.process import descriptors
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker

@@ -18,8 +18,8 @@ from fencepost import kernel
 from fencepost._version import __version__
 from fencepost.core.redaction import scrub, scrub_settings
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.reporting import LAST_LINES
-from fencepost.server.stacks import task_stacks, thread_stacks
+from fencepost.server.process.reporting import LAST_LINES
+from fencepost.server.process.stacks import task_stacks, thread_stacks
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker

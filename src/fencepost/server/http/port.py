@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from fencepost.errors import FencepostError
-from fencepost.server.addresses import parse_address
+from fencepost.server.config.addresses import parse_address
 from fencepost.server.http.app import make_app
 from fencepost.server.http.console.streams import Streams
 from fencepost.server.http.proxied import OneLength, Proxied

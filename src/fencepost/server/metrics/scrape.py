@@ -25,7 +25,7 @@ from operator import sub
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost._version import __version__
-from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
 from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.metrics.exposition import Family, Labels, by_partition, escaped, places

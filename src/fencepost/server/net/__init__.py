@@ -3,7 +3,6 @@
 listener.py, connection.py, receiving.py   accept; answers in order; bytes into frames
 receive_buffer.py                          the buffer that the connections of one loop receive into
 request_memory.py, answer_memory.py        limits on the bytes of requests and of answers
-allocator.py                               keep freed memory for the next request
 port.py                                    the socket of one named listener
 tls.py                                     TLS: contexts, handshakes in threads, the transport
 session.py                                 the listener and the principal of a connection

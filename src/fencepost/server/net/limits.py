@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from fencepost.core.quotas.bucket import TokenBucket
 from fencepost.core.quotas.entities import CONNECTION_CREATION_RATE
 from fencepost.core.security.principal import ANONYMOUS, Principal
-from fencepost.server.addresses import one_client
+from fencepost.server.config.addresses import one_client
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker

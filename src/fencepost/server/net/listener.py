@@ -13,9 +13,8 @@ from fencepost.core.security.principal import Principal
 from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
-from fencepost.server.descriptors import most_connections
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.health import Chore
-from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.bystanders import Bystanders
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS, ConnectionLimits
@@ -24,6 +23,7 @@ from fencepost.server.net.port import Port, look_at_files, make_tls
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Api, Fields
 from fencepost.server.net.session import Session
+from fencepost.server.process.descriptors import most_connections
 
 logger = logging.getLogger(__name__)
 

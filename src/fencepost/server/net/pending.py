@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from fencepost.server.addresses import one_client
+from fencepost.server.config.addresses import one_client
 
 
 class PendingConnection(Protocol):

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.errors import FencepostError
-from fencepost.server.addresses import parse_address
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.addresses import parse_address
+from fencepost.server.config.listener import ListenerConfig
 
 if TYPE_CHECKING:
     from fencepost.server.net.tls import ServerTls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from fencepost.core.security.access import Need
 from fencepost.core.security.principal import ANONYMOUS, Principal
 from fencepost.errors import Malformed
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 
 if TYPE_CHECKING:
     from fencepost.server.security.sasl import SaslLogin

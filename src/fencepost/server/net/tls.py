@@ -21,7 +21,7 @@ from fencepost.core.security.distinguished_name import subject_of
 from fencepost.core.security.principal import USER, Principal
 from fencepost.core.security.principal_rules import PrincipalRules
 from fencepost.errors import ConfigError, FencepostError
-from fencepost.server.listener_settings import ListenerConfig, WrongSetting
+from fencepost.server.config.listener import ListenerConfig, WrongSetting
 from fencepost.server.net.receive_buffer import ReceiveBuffers
 
 if TYPE_CHECKING:

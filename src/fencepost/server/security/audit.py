@@ -20,8 +20,8 @@ from fencepost.core.security.access import Need
 from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, AuditTarget, Event, line
 from fencepost.core.security.floods import Floods
-from fencepost.server.addresses import one_client
-from fencepost.server.line_thread import LineThread
+from fencepost.server.config.addresses import one_client
+from fencepost.server.process.line_thread import LineThread
 from fencepost.types import Milliseconds
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from fencepost.clock import Clock
 from fencepost.core.security.guessing import LoginPace
 from fencepost.core.security.principal import USER, Principal
-from fencepost.server.addresses import one_client
+from fencepost.server.config.addresses import one_client
 from fencepost.server.security.audit import Audit
 from fencepost.server.security.sasl import LoginFailed, SaslLogin, SaslReply, TokenCheck, begin
 from fencepost.server.security.users import Users

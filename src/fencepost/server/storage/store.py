@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, overload
 
 from fencepost.errors import DataDirectoryError, StorageError
-from fencepost.server.settings import Sync
+from fencepost.server.config.settings import Sync
 
 logger = logging.getLogger(__name__)
 

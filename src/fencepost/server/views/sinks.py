@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from fencepost.core.micro_batch import PROGRESS_KEY, Progress
+from fencepost.core.micro_batch.protocol import PROGRESS_KEY, Progress
+from fencepost.core.micro_batch.zombies import SinkStory, WrittenProgress, story_of
 from fencepost.core.producers.pid import Identity
-from fencepost.core.zombies import SinkStory, WrittenProgress, story_of
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header

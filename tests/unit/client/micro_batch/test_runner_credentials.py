@@ -13,7 +13,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.runner import MicroBatchSteps, Runner
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch import StepFailed
+from fencepost.core.micro_batch.protocol import StepFailed
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.kernel import BatchBuilder

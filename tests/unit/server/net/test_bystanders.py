@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from fencepost.server.broker import Broker
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.bystanders import Bystanders
 from fencepost.server.net.listener import Listener
-from fencepost.server.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
 

@@ -15,8 +15,8 @@ from unittest.mock import Mock
 import pytest
 
 from fencepost.core.security.principal import ANONYMOUS
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.counters import Counters
-from fencepost.server.listener_settings import ListenerConfig
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.bystanders import BYTES_PER_TURN, SECONDS_PER_LOOK
 from fencepost.server.net.connection import Connection

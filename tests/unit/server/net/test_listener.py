@@ -12,12 +12,12 @@ import pytest
 
 from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.connection import _UNREAD_SECONDS, Connection
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.receiving import _FRAME_SECONDS
 from fencepost.server.net.session import Session
-from fencepost.server.settings import ServerConfig
 from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit

@@ -13,7 +13,7 @@ import pytest
 from fencepost.core.own.ownership import OwnershipTable
 from fencepost.errors import ErrorCode, Malformed, ServerError
 from fencepost.server.api import APIS
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.net.router import ApiRequest
 from fencepost.server.net.session import Session
 from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, merged, paced

@@ -16,7 +16,7 @@ from fencepost.core.security.audit_events import Actor, AuditTarget, Event
 from fencepost.core.security.floods import MOST_DEEDS
 from fencepost.core.security.principal import Principal
 from fencepost.errors import StorageError
-from fencepost.server import line_thread
+from fencepost.server.process import line_thread
 from fencepost.server.security import audit as audit_module
 from fencepost.server.security.audit import _MOST_ABORTS, _MOST_EVENTS, _MOST_TAKEOVERS, Audit
 from fencepost.types import Generation

@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.log import snapshot
-from fencepost.server.settings import Sync
+from fencepost.server.config.settings import Sync
 from fencepost.server.storage.datadir import DataDirectory
 from fencepost.server.storage.store import FORMAT_VERSION, Store
 

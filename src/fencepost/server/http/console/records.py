@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.record_json import json_bytes
+from fencepost.core.rows import json_bytes
 from fencepost.core.search.form import FIELDS, BadSearch, SearchForm, parse_form
 from fencepost.core.search.matching import RecordTests
 from fencepost.core.security.access import TOPIC_READ

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from fencepost.core.security.access import Need
 from fencepost.errors import ErrorCode, ServerError
-from fencepost.server.addresses import parse_address
 from fencepost.server.api import APIS
+from fencepost.server.config.addresses import parse_address
 from fencepost.server.net.router import ApiRequest, Deferred, Fields
 from fencepost.server.net.session import Client, Session
 from fencepost.server.net.turns import Turns

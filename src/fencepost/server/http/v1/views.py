@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost._version import __version__
 from fencepost.core.groups.assignment import read_assignment
-from fencepost.core.micro_batch import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
+from fencepost.core.micro_batch.zombies import FencedWrite, SinkStory
 from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.core.rows import (
     AclRow,
@@ -52,7 +53,6 @@ from fencepost.core.security.access import (
 from fencepost.core.security.acls import Operation, PatternType, Permission, ResourceType
 from fencepost.core.security.credentials import Mechanism
 from fencepost.core.transactions import RESTING, TransactionState
-from fencepost.core.zombies import FencedWrite, SinkStory
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.coordinators.takeovers import SeveredOwner
 from fencepost.server.http.v1.asking import HttpCaller, check

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.staging import Staged, ends_of, partition_for, partitions_for, share_of
+from fencepost.core.micro_batch.staging import Staged, ends_of, partition_for, partitions_for, share_of
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ import sys
 import threading
 
 from fencepost.errors import FencepostError
-from fencepost.server.reporting import report_to_stderr
+from fencepost.server.process.reporting import report_to_stderr
 from fencepost.server.server import Ready, parse_config, run
 
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from fencepost.server.reporting import LastLines, Reporter
+from fencepost.server.process.reporting import LastLines, Reporter
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,5 @@
-"""The steps that copy a partition so that every record keeps its offset.
+"""The rules of a migration: the steps that copy a partition so that every record keeps its offset, and which committed
+offsets of a group are set on the target.
 
 A log has offsets without a record that a reader of committed records sees: markers, aborted records, records that
 compaction or retention removed. A copy cannot leave an offset out, but it can use it up:
@@ -12,11 +13,16 @@ valid on the target as they are.
 
 Every step can be cut off anywhere: a transaction that a killed copy left open is aborted, and its marker uses up one
 more offset of the same gap. What is left is a smaller gap, and the copy goes on from the target's end.
+
+A group's committed offset never moves back by itself. A migration may run again after consumers have started on the
+target. Their progress there must not be undone, or they would read records twice. An offset that is lower on the target
+is raised: the group has read further on the source.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
@@ -58,3 +64,25 @@ def copy_steps(at: int, first: int, runs: Iterable[RecordsStep], end: int) -> It
         if run.stop > run.start:
             yield run
         position = run.stop
+
+
+class OffsetTransfer(Enum):
+    """The fate of one committed offset."""
+
+    SET = "set"
+    SAME = "same"
+    AHEAD = "ahead"
+    """The target's is higher, and stays: consumers have gone on there."""
+    BUSY = "busy"
+    """It should be set, but the group has members on the target, which would not notice."""
+
+
+def transfer(source: int, target: int | None, *, has_members: bool, set_back: bool) -> OffsetTransfer:
+    """Decide about an offset that is `source` on one side and `target` (None: not committed) on the other.
+
+    `set_back`: the user wants the source's offset even if it is lower."""
+    if target == source:
+        return OffsetTransfer.SAME
+    if target is not None and target > source and not set_back:
+        return OffsetTransfer.AHEAD
+    return OffsetTransfer.BUSY if has_members else OffsetTransfer.SET

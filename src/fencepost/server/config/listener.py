@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from fencepost.errors import ConfigError
-from fencepost.server.addresses import parse_address
+from fencepost.server.config.addresses import parse_address
 from fencepost.setting import setting
 
 Protocol: TypeAlias = Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"]

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.core.redaction import scrub
 from fencepost.core.repeats import Repeats
-from fencepost.server.line_thread import LineThread
-from fencepost.server.log_events import DROPPED, EVENTS, OTHER_EVENT, fields_of
+from fencepost.server.process.line_thread import LineThread
+from fencepost.server.process.log_events import DROPPED, EVENTS, OTHER_EVENT, fields_of
 
 FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 FIRST_LINES: Final = 10

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.micro_batch import (
+from fencepost.core.micro_batch.protocol import (
     NOTHING_YET,
     Announce,
     BatchOutcome,

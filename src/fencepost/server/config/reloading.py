@@ -21,10 +21,10 @@ from typing import Final
 from fencepost.core.security.audit_events import Event
 from fencepost.errors import FencepostError
 from fencepost.server.broker import Broker, audit_places, make_tokens
-from fencepost.server.configuration import WrongConfiguration
+from fencepost.server.config.loading import WrongConfiguration
+from fencepost.server.config.settings import ServerConfig, file_name
 from fencepost.server.net.listener import Listener
-from fencepost.server.settings import ServerConfig, file_name
-from fencepost.server.systemd import Systemd
+from fencepost.server.process.systemd import Systemd
 from fencepost.setting import is_live
 
 logger = logging.getLogger(__name__)

@@ -6,16 +6,15 @@ import ast
 import json
 import logging
 import re
-from pathlib import Path
 
 import pytest
 
-from fencepost.server.log_events import DROPPED, EVENTS, OTHER_EVENT
-from fencepost.server.reporting import FIRST_LINES, JsonLines, Reporter
+from fencepost.server.process.log_events import DROPPED, EVENTS, OTHER_EVENT
+from fencepost.server.process.reporting import FIRST_LINES, JsonLines, Reporter
+from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "src" / "fencepost"
 PLACEHOLDER = re.compile(r"%(?:\.\d+)?[srdf]")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fencepost.errors import ConfigError
-from fencepost.server.addresses import is_loopback, parse_address
-from fencepost.server.configuration import Sources
-from fencepost.server.listener_settings import ListenerConfig
-from fencepost.server.settings import ServerConfig
+from fencepost.server.config.addresses import is_loopback, parse_address
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.loading import Sources
+from fencepost.server.config.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.server.addresses import one_client
+from fencepost.server.config.addresses import one_client
 
 pytestmark = pytest.mark.unit
 

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 from fencepost.core.security.principal import parse_principal
 from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
-from fencepost.server.addresses import is_loopback, parse_address
-from fencepost.server.listener_settings import ListenerConfig, WrongSetting, raise_first
+from fencepost.server.config.addresses import is_loopback, parse_address
+from fencepost.server.config.listener import ListenerConfig, WrongSetting, raise_first
 from fencepost.setting import setting
 from fencepost.types import Milliseconds
 

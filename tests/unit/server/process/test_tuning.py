@@ -9,14 +9,14 @@ import textwrap
 import pytest
 
 from fencepost.server import server
-from fencepost.server.settings import ServerConfig
+from fencepost.server.config.settings import ServerConfig
 
 pytestmark = pytest.mark.unit
 
 # The setting affects the whole process, so each test starts a new one.
 _BEGIN = """
     import gc, sys, weakref
-    from fencepost.server import interpreter as garbage
+    from fencepost.server.process import tuning as garbage
     garbage.keep_collections_short()
     garbage.keep_collections_short()
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from fencepost.core.micro_batch import Progress
+from fencepost.core.micro_batch.protocol import Progress
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Milliseconds
 

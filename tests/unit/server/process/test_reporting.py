@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencepost.server.reporting import _MOST_LINES, FIRST_LINES, Reporter
+from fencepost.server.process.reporting import _MOST_LINES, FIRST_LINES, Reporter
 
 pytestmark = pytest.mark.unit
 

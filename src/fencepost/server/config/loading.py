@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from fencepost.errors import ConfigError
-from fencepost.server.listener_settings import (
+from fencepost.server.config.listener import (
     ListenerConfig,
     WrongSetting,
     check_listener_name,
     check_listener_setting,
 )
-from fencepost.server.settings import FILES_OR_ADDRESSES, SECTIONS, ServerConfig, check_setting, file_name
-from fencepost.server.toml_lines import Names, TomlFile
+from fencepost.server.config.settings import FILES_OR_ADDRESSES, SECTIONS, ServerConfig, check_setting, file_name
+from fencepost.server.config.toml_lines import Names, TomlFile
 
 ENVIRONMENT_PREFIX: Final = "FENCEPOST_"
 _LISTENERS: Final = "listeners"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.micro_batch import Progress
+from fencepost.core.micro_batch.protocol import Progress
+from fencepost.core.micro_batch.zombies import FencedWrite, WrittenProgress, story_of
 from fencepost.core.producers.pid import Identity
-from fencepost.core.zombies import FencedWrite, WrittenProgress, story_of
 from fencepost.types import Epoch, Pid
 
 pytestmark = pytest.mark.unit

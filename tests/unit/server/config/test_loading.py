@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.server.configuration import Sources, WrongConfiguration
-from fencepost.server.listener_settings import ListenerConfig
+from fencepost.server.config.listener import ListenerConfig
+from fencepost.server.config.loading import Sources, WrongConfiguration
+from fencepost.server.config.settings import ServerConfig, file_name
+from fencepost.server.config.toml_lines import name_lines
 from fencepost.server.server import parse_config, repr_config
-from fencepost.server.settings import ServerConfig, file_name
-from fencepost.server.toml_lines import name_lines
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.server.systemd import Systemd
+from fencepost.server.process.systemd import Systemd
 
 pytestmark = pytest.mark.unit
 

@@ -1,0 +1,9 @@
+"""Settings: what there is, where the values come from, and changing them while the server runs.
+
+settings.py     the settings of a server
+listener.py     those of one listener
+addresses.py    HOST:PORT
+loading.py      settings from flags, environment and file
+toml_lines.py   the lines of mistakes in a file
+reloading.py    apply a changed configuration to a running server
+"""
