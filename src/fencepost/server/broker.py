@@ -45,7 +45,6 @@ from fencepost.server.storage.store import Store
 from fencepost.server.storage.syncer import PARALLEL_SYNCS, Syncer
 from fencepost.server.storage.topics import ProducerLimit, Topic, Topics
 from fencepost.server.storage.validation import Validation
-from fencepost.server.views.sinks import SinkTails
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -91,7 +90,6 @@ class Broker:
         self.health = Health(self.clock)
         self.counters = Counters()
         self.fenced_writes = FencedWrites()
-        self.sink_tails = SinkTails()
         self.directory = DataDirectory(config.data)
         files = files or OsFiles(durable=not self.directory.ephemeral)
         self.space = Space(

@@ -20,6 +20,7 @@ from fencepost.server.http.console.history import LoadHistory
 from fencepost.server.http.console.streams import Streams
 from fencepost.server.metrics.scrape import Scrapes
 from fencepost.server.process import descriptors
+from fencepost.server.views.snapshot import Snapshots
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -123,8 +124,9 @@ class HttpApp(NamedTuple):
 def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
     readiness = Readiness(broker)
     access = Access(broker, address)
-    scrapes = Scrapes(broker, listener)
-    history = LoadHistory(broker)
+    snapshots = Snapshots(broker)
+    scrapes = Scrapes(broker, listener, snapshots)
+    history = LoadHistory(broker, snapshots)
     streams = Streams()
 
     async def healthz(_: Request) -> Response:
@@ -152,11 +154,16 @@ def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
         from fencepost.server.http.first_page import FirstPage
         from fencepost.server.http.v1.routes import api_routes
 
-        console = Console(broker, listener, access, _SAFE, history, streams) if are_installed() else None
+        console = Console(broker, listener, access, _SAFE, history, snapshots, streams) if are_installed() else None
         first = FirstPage(broker, access, console, _SAFE)
         pages = console.routes() if console is not None else [Route("/", first.index)]
         return Router(
-            [*pages, *first.routes(), *api_routes(broker, listener, access, _SAFE), debug_route(broker, access, _SAFE)],
+            [
+                *pages,
+                *first.routes(),
+                *api_routes(broker, listener, access, snapshots, _SAFE),
+                debug_route(broker, access, _SAFE),
+            ],
             default=first.nothing_there,
         )
 

@@ -4,9 +4,8 @@ Three kinds of names: those of kafka_exporter (`kafka_topic_…`, `kafka_consume
 gives the broker's counters (`kafka_server_…`), so that existing dashboards work; and `fencepost_…` for what only this
 server knows. docs/metrics.md lists them all.
 
-Large servers are read in several turns, so that a scrape delays nobody (`server/views`). Committed offsets are read
-before the ends of logs, which only grow. What the disk knows (records to count, progress of sinks, free space,
-certificates) the thread adds.
+It is a skin over the snapshot that everybody shares (`server/views`), which is read in short turns. What the disk knows
+(records to count, progress of sinks, free space, certificates) the thread adds.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
 from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.metrics.exposition import Family, Labels, by_partition, escaped, places
-from fencepost.server.net.turns import Turns, paced
-from fencepost.server.views.groups import GroupRows, read_groups
-from fencepost.server.views.partitions import TopicRows, TopicSums, read_topics
+from fencepost.server.net.turns import paced
+from fencepost.server.views.groups import GroupRows
 from fencepost.server.views.record_lag import RecordLags
+from fencepost.server.views.topics import TopicRows, TopicSums
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from fencepost.log.partition import PartitionLog
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
+    from fencepost.server.views.snapshot import Snapshot, Snapshots
     from fencepost.types import Offset
 
 _LONG_NAME: Final = 256
@@ -51,9 +51,10 @@ OTHER: Final = "(other)"
 class Scrapes:
     """One scrape at a time; who asks meanwhile gets the same text."""
 
-    def __init__(self, broker: Broker, listener: Listener) -> None:
+    def __init__(self, broker: Broker, listener: Listener, snapshots: Snapshots) -> None:
         self._broker = broker
         self._listener = listener
+        self._snapshots = snapshots
         self._lags = RecordLags()
         self._under_way: asyncio.Task[bytes] | None = None
 
@@ -69,9 +70,8 @@ class Scrapes:
             scraping.exception()  # those who asked have it, or have hung up
 
     async def _scrape(self) -> bytes:
-        broker, turns = self._broker, Turns()
-        groups = await read_groups(list(broker.groups), broker.topics, turns)
-        topics = await read_topics(list(broker.topics), turns)
+        broker = self._broker
+        snapshot = await self._snapshots.now()
         sinks: dict[str, tuple[PartitionLog, Offset]] = {}
         async for topic in paced(list(broker.topics)):
             partition = topic.partition(0) if topic.name.startswith(PROGRESS_TOPIC_PREFIX) else None
@@ -81,28 +81,29 @@ class Scrapes:
         started = [each.started_ms async for each in paced(list(broker.transactions)) if each.state not in RESTING]
         others = [*_numbers(broker, self._listener, owned), *_transactions(broker, started)]
         certificates = {port.config.name: port.config.certificate for port in self._listener.ports.values()}
-        work = partial(self._text, topics, groups, sinks, others, certificates)
+        work = partial(self._text, snapshot, sinks, others, certificates)
         return await asyncio.get_running_loop().run_in_executor(broker.threads, work)
 
     # -- in a thread --------------------------------------------------------------------------------------------
 
     def _text(
         self,
-        topics: list[TopicRows],
-        groups: list[GroupRows],
+        snapshot: Snapshot,
         sinks: dict[str, tuple[PartitionLog, Offset]],
         others: list[Family],
         certificates: dict[str, Path | None],
     ) -> bytes:
-        self._count_records(groups)
-        config = self._broker.config
+        groups = self._with_records(list(snapshot.groups.values()))
+        config, topics = self._broker.config, list(snapshot.topics.values())
         parts = _ByName(topics, groups, config.http_max_series, config.http_max_names, config.node_id)
         others += self._sinks(sinks, config.http_max_names)
         others += _on_disk(self._broker, certificates)
         texts = [*parts.topics(), *parts.groups(), *(family.text() for family in others)]
         return of_process() + "".join(texts).encode()
 
-    def _count_records(self, groups: list[GroupRows]) -> None:
+    def _with_records(self, groups: list[GroupRows]) -> list[GroupRows]:
+        """Return the groups with their lags in records, as far as they are counted. The snapshot stays as it is."""
+        groups = [each._replace(topics={topic: list(rows) for topic, rows in each.topics.items()}) for each in groups]
         found = [each for group in groups for each in group.topics.items()]
         spans = [
             ((number, at), TopicPartition(topic, row.partition), row.span)
@@ -113,9 +114,10 @@ class Scrapes:
         for (number, at), records in self._lags.count(spans).items():
             rows = found[number][1]
             rows[at] = rows[at]._replace(records=records)
+        return groups
 
     def _sinks(self, logs: dict[str, tuple[PartitionLog, Offset]], most: int) -> Iterator[Family]:
-        known = ((topic, self._broker.sink_tails.progress(topic, *log)) for topic, log in logs.items())
+        known = ((topic, self._snapshots.sinks.progress(topic, *log)) for topic, log in logs.items())
         sinks = {topic.removeprefix(PROGRESS_TOPIC_PREFIX): each for topic, each in known if each is not None}
         sinks = dict(islice(sinks.items(), most))
         batches = {sink: of.batch for sink, of in sinks.items()}
@@ -321,7 +323,7 @@ class _ByName:
             yield Family(f"{name}_sum", doc, ("consumergroup", "topic"), sums[field].items()).text()
         # A long name counts more, because every series repeats it.
         own = [group for group in self._groups if group.name in self._own_groups]
-        if self._fits(3 * sum(group.offsets * (1 + len(group.name) // _LONG_NAME) for group in own)):
+        if self._fits(3 * sum(group.lag.partitions * (1 + len(group.name) // _LONG_NAME) for group in own)):
             shown = [
                 (places(f'consumergroup="{escaped(group.name)}",topic="{topic}"', of.partition), of)
                 for group, topic, of in columns

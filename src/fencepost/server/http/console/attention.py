@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fencepost.core.transactions import RESTING, TransactionMetadata
-from fencepost.server.http.console.history import LoadReading
 from fencepost.server.http.console.rendering import counted, moment, number, span
-from fencepost.server.http.console.undecided import MOST_LOOKED_AT, hanging, open_log
+from fencepost.server.views.snapshot import Snapshot
+from fencepost.server.views.transactions import MOST_LOOKED_AT, hanging, open_log
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
@@ -20,8 +20,6 @@ _NO_COMMIT_MS: Final = 60_000
 """A group without members may still be read: readers that were given their partitions commit without joining it."""
 _MOST: Final = 50
 """Sentences of each kind; a number stands for the others."""
-
-
 _TOPICS_NAMED: Final = 3
 
 
@@ -38,7 +36,7 @@ class Sight(NamedTuple):
     topic: Callable[[str], bool]
 
 
-def attention(broker: Broker, now: LoadReading, sight: Sight) -> list[Attention]:
+def attention(broker: Broker, now: Snapshot, sight: Sight) -> list[Attention]:
     """Return what needs attention, the most urgent first. For the loop: it only looks at what is in memory."""
     found = [
         Attention(
@@ -48,10 +46,8 @@ def attention(broker: Broker, now: LoadReading, sight: Sight) -> list[Attention]
         for trouble in broker.health.troubles[:_MOST]
     ]
     found += _shorten(_hanging(broker, now, sight), "more hanging transactions", "/producers")
-    found += _shorten(
-        _transactions(broker, now.sample.taken_ms, sight), "more open transactions", "/transactions?state=open"
-    )
-    found += _shorten(_idle_groups(broker, now), "more groups without members", "/groups")
+    found += _shorten(_transactions(broker, now.taken_ms, sight), "more open transactions", "/transactions?state=open")
+    found += _shorten(_idle_groups(now), "more groups without members", "/groups")
     return found
 
 
@@ -86,7 +82,7 @@ def _held_topics(broker: Broker, transaction: TransactionMetadata, sight: Sight)
     return ", ".join(names[:_TOPICS_NAMED]) + (" …" if len(names) > _TOPICS_NAMED else "")
 
 
-def _hanging(broker: Broker, now: LoadReading, sight: Sight) -> Iterable[Attention]:
+def _hanging(broker: Broker, now: Snapshot, sight: Sight) -> Iterable[Attention]:
     for each in hanging(broker, now.undecided):
         if not sight.topic(each.where.topic):
             continue
@@ -98,16 +94,15 @@ def _hanging(broker: Broker, now: LoadReading, sight: Sight) -> Iterable[Attenti
         )
 
 
-def _idle_groups(broker: Broker, now: LoadReading) -> Iterable[Attention]:
-    for entry in broker.groups:
-        lag = now.lags.get(entry.group_id)
-        age = now.sample.taken_ms - lag.committed_ms if lag is not None else 0
-        if lag is not None and lag.known and not entry.group.members and age >= _NO_COMMIT_MS:
+def _idle_groups(now: Snapshot) -> Iterable[Attention]:
+    for name, group in now.groups.items():
+        lag, age = group.lag, now.taken_ms - group.lag.committed_ms
+        if lag.known and not group.members and age >= _NO_COMMIT_MS:
             least = "at least " if lag.closed else ""
             yield Attention(
-                f"Group {entry.group_id} has no members, has committed nothing for {span(age / 1000)} and lags by "
+                f"Group {name} has no members, has committed nothing for {span(age / 1000)} and lags by "
                 f"{least}{counted(lag.known, 'record')}.",
-                f"/groups/{quote(entry.group_id, safe='')}",
+                f"/groups/{quote(name, safe='')}",
             )
 
 

@@ -28,8 +28,9 @@ from fencepost.core.groups.resets import (
 from fencepost.core.rows import GroupDetails
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
-from fencepost.server.http.v1.asking import check
-from fencepost.server.http.v1.views import describe_group, describe_topic, offsets
+from fencepost.server.views.asking import check
+from fencepost.server.views.groups import describe_group
+from fencepost.server.views.topics import describe_topic, offsets
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition
 from fencepost.wire.apis import Key
 

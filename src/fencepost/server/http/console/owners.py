@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.paging import read_place
-from fencepost.server.http.v1.views import list_owners, list_takeovers, list_waiting_claims
+from fencepost.server.views.owners import list_owners, list_takeovers, list_waiting_claims
+from fencepost.server.views.paging import read_place
 
 _WAITING: Final = 50
 _TAKEOVERS: Final = 50

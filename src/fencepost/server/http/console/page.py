@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.net.turns import Turns
+from fencepost.server.views.asking import HttpCaller
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.http.console.history import LoadHistory
     from fencepost.server.search.searching import Searches
+    from fencepost.server.views.snapshot import Snapshot
+
+_WATCHED_SECONDS: Final = 1.0
 
 Values: TypeAlias = Mapping[str, Any]
 """The names that a template uses."""
@@ -27,6 +30,8 @@ class Visit(NamedTuple):
     query: Mapping[str, str]
     history: LoadHistory
     searches: Searches
+    max_age: float = 0.0
+    """Seconds that a snapshot may be old: a page that is watched shares one with others."""
 
     @property
     def broker(self) -> Broker:
@@ -34,7 +39,10 @@ class Visit(NamedTuple):
 
     def again(self) -> Visit:
         """Return the same visit with a new share of the loop's time: a stream asks again and again."""
-        return self._replace(caller=self.caller._replace(turns=Turns()))
+        return self._replace(caller=self.caller._replace(turns=Turns()), max_age=_WATCHED_SECONDS)
+
+    async def snapshot(self) -> Snapshot:
+        return await self.caller.snapshots.now(self.max_age)
 
 
 class PageRefused(Exception):

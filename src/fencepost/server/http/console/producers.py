@@ -10,11 +10,11 @@ from fencepost.core.rows import ProducerDetails
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
-from fencepost.server.http.console.undecided import OpenInPartition, hanging
-from fencepost.server.http.v1.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
-from fencepost.server.http.v1.views import list_producers, producer_row
 from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
+from fencepost.server.views.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
+from fencepost.server.views.topics import OpenInPartition, list_producers, producer_row
+from fencepost.server.views.transactions import hanging
 from fencepost.types import Pid
 from fencepost.wire.apis import Key
 
@@ -62,7 +62,7 @@ async def read(visit: Visit) -> Values:
         "producers": producers,
         "opened": opened[:_MOST],
         "more_opened": len(opened) - _MOST,
-        "hanging": _hanging(visit),
+        "hanging": await _hanging(visit),
         "duplicates": visit.broker.counters.duplicates,
     }
 
@@ -122,10 +122,9 @@ async def _producers_of(visit: Visit, place: PagePlace, pid: Pid, topic: str) ->
     return Page(found, None)
 
 
-def _hanging(visit: Visit) -> list[OpenInPartition]:
+async def _hanging(visit: Visit) -> list[OpenInPartition]:
     request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
-    # A few seconds old, and enough: a page that is watched must cost little.
-    found = hanging(visit.broker, visit.history.undecided)
+    found = hanging(visit.broker, (await visit.snapshot()).undecided)
     return [each for each in found if request.sees(TOPIC_READ, each.where.topic)][:_MOST]
 
 

@@ -43,15 +43,16 @@ from fencepost.server.http.console.page import (
 from fencepost.server.http.console.rendering import render
 from fencepost.server.http.console.streams import StreamEnds, Streams, event
 from fencepost.server.http.forms import BadForm, is_own, read_form
-from fencepost.server.http.v1.asking import HttpCaller
-from fencepost.server.http.v1.paging import BadQuery
 from fencepost.server.http.v1.routes import STATUS
 from fencepost.server.net.turns import Turns
 from fencepost.server.search.searching import Searches
+from fencepost.server.views.asking import HttpCaller
+from fencepost.server.views.paging import BadQuery
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
+    from fencepost.server.views.snapshot import Snapshots
 
 T = TypeVar("T")
 
@@ -91,6 +92,7 @@ class Console:
         access: Access,
         headers: Mapping[str, str],
         history: LoadHistory,
+        snapshots: Snapshots,
         streams: Streams,
     ) -> None:
         self._broker = broker
@@ -99,6 +101,7 @@ class Console:
         self._headers = {**headers, "Content-Security-Policy": _POLICY}
         self._streams = streams
         self._history = history
+        self._snapshots = snapshots
         self._searches = Searches()
         streams.at_stop(self._searches.close)
         self._messages: dict[str, Done] = {}
@@ -233,7 +236,7 @@ class Console:
 
     async def _visit(self, request: Request) -> Visit:
         client = await self._access.client(request)
-        caller = HttpCaller(self._broker, self._listener, client, Turns())
+        caller = HttpCaller(self._broker, self._listener, client, self._snapshots, Turns())
         return Visit(caller, dict(request.path_params), dict(request.query_params), self._history, self._searches)
 
     async def _problem(self, request: Request, error: Exception) -> Response:

@@ -14,9 +14,9 @@ from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.asking import HttpCaller
-from fencepost.server.http.v1.paging import Page, PagePlace, read_place
-from fencepost.server.http.v1.views import list_acls, list_quotas, list_users
+from fencepost.server.views.asking import HttpCaller
+from fencepost.server.views.paging import Page, PagePlace, read_place
+from fencepost.server.views.security import list_acls, list_quotas, list_users
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
 

@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ
 from fencepost.errors import FencepostError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.http.v1.paging import cut, read_place
-from fencepost.server.http.v1.views import describe_topic, partition_page, sees_sizes
 from fencepost.server.net.turns import paced
-from fencepost.server.views.partitions import TopicSums, read_topics
+from fencepost.server.views.paging import cut, read_place
+from fencepost.server.views.topics import describe_topic, partition_page, sees_sizes
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
     from fencepost.server.storage.topics import Topic
+    from fencepost.server.views.snapshot import Snapshot
 
 _OPENED_FOR_A_PAGE: Final = 200
 """Closed partitions of which the list of topics opens the logs, to know their records."""
-_FEW: Final = 200
-"""A topic with more partitions has the sums of the last reading, which all pages share."""
 
 
 class ShownSums(NamedTuple):
@@ -53,7 +51,9 @@ async def read_list(visit: Visit) -> Values:
     rows = []
     for topic in found:
         left -= await _open_closed(topic, left)
-        sums = await _summed(visit, topic)
+    snapshot = await visit.snapshot()
+    for topic in found:
+        sums = _summed(visit, snapshot, topic)
         rows.append(TopicRow(topic.name, topic.partition_count, topic.name.startswith("__"), sums))
     return {
         "query": visit.query,
@@ -81,14 +81,11 @@ async def _open_closed(topic: Topic, left: int) -> int:
     return closed
 
 
-async def _summed(visit: Visit, topic: Topic) -> ShownSums:
-    if topic.partition_count <= _FEW:
-        [rows] = await read_topics([topic], visit.caller.turns)
-        sums = rows.sums
-    else:
-        sums = (await visit.history.now()).topics.get(topic.name, TopicSums())
-    is_whole = sums.opened == topic.partition_count
-    return ShownSums(sums.records if is_whole else None, sums.size if is_whole and sees_sizes(visit.caller) else None)
+def _summed(visit: Visit, snapshot: Snapshot, topic: Topic) -> ShownSums:
+    rows = snapshot.topics.get(topic.name)
+    if rows is None or rows.sums.opened < rows.partitions:
+        return ShownSums(None, None)
+    return ShownSums(rows.sums.records, rows.sums.size if sees_sizes(visit.caller) else None)
 
 
 async def read_one(visit: Visit) -> Values:
@@ -96,24 +93,24 @@ async def read_one(visit: Visit) -> Values:
     details = await describe_topic(caller, name)
     topic = caller.broker.topics.require(name)
     partitions = await partition_page(caller, topic, read_place(None, visit.query.get("cursor")))
-    sums = await _summed(visit, topic)
+    snapshot = await visit.snapshot()
     return {
         "query": visit.query,
         "topic": details,
         "configs": sorted(details.configs or (), key=lambda each: (each.source != "topic", each.name)),
         "partitions": partitions.items,
         "next_cursor": partitions.next_cursor,
-        "sums": sums,
+        "sums": _summed(visit, snapshot, topic),
         "may_read": caller.request(Key.FETCH).sees(TOPIC_READ, name),
-        "groups": await _groups(visit, name),
+        "groups": _groups(visit, snapshot, name),
         "writers": topic.writer_group or ", ".join(topic.writer_ids),
         "readers": topic.reader_group,
     }
 
 
-async def _groups(visit: Visit, topic: str) -> list[str]:
+def _groups(visit: Visit, snapshot: Snapshot, topic: str) -> list[str]:
     """Return the groups that have committed offsets of the topic."""
-    names = sorted((await visit.history.now()).groups.readers.get(topic, ()))
+    names = sorted(name for name, group in snapshot.groups.items() if topic in group.topics)
     request = visit.caller.request(Key.LIST_GROUPS)
     sees_all = request.sees(CLUSTER_DESCRIBE)
     return [name for name in names if sees_all or request.sees(GROUP_DESCRIBE, name)]

@@ -21,12 +21,18 @@ from fencepost.core.security.access import (
 from fencepost.core.transactions import RESTING, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done, PageRefused, Values, Visit
-from fencepost.server.http.console.undecided import AbortEffect, HeldBack, effect_of_abort, held_back, is_hanging
-from fencepost.server.http.v1.asking import HttpCaller, check
-from fencepost.server.http.v1.paging import cut, read_place
 from fencepost.server.http.v1.routes import STATUS
-from fencepost.server.http.v1.views import describe_transaction
 from fencepost.server.net.turns import paced
+from fencepost.server.views.asking import HttpCaller, check
+from fencepost.server.views.paging import cut, read_place
+from fencepost.server.views.transactions import (
+    AbortEffect,
+    HeldBack,
+    describe_transaction,
+    effect_of_abort,
+    held_back,
+    is_hanging,
+)
 from fencepost.types import Pid, TopicPartition
 from fencepost.wire.apis import Key
 

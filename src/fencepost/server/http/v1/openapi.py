@@ -19,7 +19,7 @@ from fencepost.core.rows import (
     ProducerDetails,
     TransactionDetails,
 )  # fmt: skip
-from fencepost.server.http.v1.paging import DEFAULT_LIMIT, MOST, Page
+from fencepost.server.views.paging import DEFAULT_LIMIT, MOST, Page
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -15,15 +15,16 @@ from starlette.routing import Route
 from fencepost.core.rows import ProblemRow, plain
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.v1 import views
-from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.http.v1.openapi import describe
-from fencepost.server.http.v1.paging import BadQuery, Page, read_place
 from fencepost.server.net.turns import Turns
+from fencepost.server.views import groups, owners, security, sinks, topics, transactions
+from fencepost.server.views.asking import HttpCaller
+from fencepost.server.views.paging import BadQuery, Page, read_place
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
+    from fencepost.server.views.snapshot import Snapshots
 
 PREFIX: Final = "/api/v1"
 _ONE_GROUP: Final = {"group": "only of this group"}
@@ -57,57 +58,57 @@ class ApiRoute(NamedTuple):
 
 
 ROUTES: Final = (
-    ApiRoute("/cluster", views.describe_cluster, "The cluster.", "DescribeCluster"),
-    ApiRoute("/topics", views.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
+    ApiRoute("/cluster", topics.describe_cluster, "The cluster.", "DescribeCluster"),
+    ApiRoute("/topics", topics.list_topics, "Topics, by name.", "DescribeTopicPartitions"),
     ApiRoute(
-        "/topics/{topic}", views.describe_topic, "A topic with its configs.",
+        "/topics/{topic}", topics.describe_topic, "A topic with its configs.",
         "DescribeTopicPartitions, DescribeConfigs",
     ),
     ApiRoute(
-        "/topics/{topic}/partitions", views.list_partitions, "Partitions of a topic with offsets and sizes.",
+        "/topics/{topic}/partitions", topics.list_partitions, "Partitions of a topic with offsets and sizes.",
         "DescribeTopicPartitions, ListOffsets, DescribeLogDirs",
     ),
     ApiRoute(
-        "/topics/{topic}/producers", views.list_producers,
+        "/topics/{topic}/producers", topics.list_producers,
         "Producers that the partitions of a topic remember, with H(P).",
         "DescribeTopicPartitions, DescribeProducers",
     ),
-    ApiRoute("/groups", views.list_groups, "Consumer groups, by name.", "ListGroups"),
+    ApiRoute("/groups", groups.list_groups, "Consumer groups, by name.", "ListGroups"),
     ApiRoute(
-        "/groups/{group:path}/offsets", views.list_offsets, "Committed offsets of a group, with the lag.",
+        "/groups/{group:path}/offsets", groups.list_offsets, "Committed offsets of a group, with the lag.",
         "OffsetFetch, ListOffsets",
     ),
     ApiRoute(
-        "/groups/{group:path}", views.describe_group, "A group with its members.",
+        "/groups/{group:path}", groups.describe_group, "A group with its members.",
         "ConsumerGroupDescribe, DescribeGroups",
     ),
     ApiRoute(
-        "/transactions", views.list_transactions, "Transactional ids, by name.",
+        "/transactions", transactions.list_transactions, "Transactional ids, by name.",
         "ListTransactions, DescribeTransactions",
     ),
     ApiRoute(
-        "/transactions/{name:path}", views.describe_transaction, "A transactional id.",
+        "/transactions/{name:path}", transactions.describe_transaction, "A transactional id.",
         "DescribeTransactions",
     ),
     ApiRoute(
-        "/owners", views.list_owners, "Owners of resources, by group and resource.",
+        "/owners", owners.list_owners, "Owners of resources, by group and resource.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/waiting", views.list_waiting_claims, "Claims that wait in line.",
+        "/owners/waiting", owners.list_waiting_claims, "Claims that wait in line.",
         "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/owners/takeovers", views.list_takeovers,
+        "/owners/takeovers", owners.list_takeovers,
         "The last take-overs since the start of the server, the newest first.", "DescribeOwners", _ONE_GROUP,
     ),
     ApiRoute(
-        "/sinks", views.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
+        "/sinks", sinks.list_sinks, "Sinks of Spark jobs, with the last micro-batch of each.",
         "DescribeTopicPartitions, Fetch",
     ),
-    ApiRoute("/users", views.list_users, "Users, by name, without their secrets.", "DescribeUserScramCredentials"),
-    ApiRoute("/acls", views.list_acls, "ACLs.", "DescribeAcls"),
-    ApiRoute("/quotas", views.list_quotas, "Quotas.", "DescribeClientQuotas"),
+    ApiRoute("/users", security.list_users, "Users, by name, without their secrets.", "DescribeUserScramCredentials"),
+    ApiRoute("/acls", security.list_acls, "ACLs.", "DescribeAcls"),
+    ApiRoute("/quotas", security.list_quotas, "Quotas.", "DescribeClientQuotas"),
 )  # fmt: skip
 
 STATUS: Final = {
@@ -124,12 +125,14 @@ STATUS: Final = {
 _HTTP_CODES: Final = {401: "UNAUTHORIZED", 403: "FORBIDDEN", 429: "TOO_MANY_REQUESTS"}
 
 
-def api_routes(broker: Broker, listener: Listener, access: Access, headers: Mapping[str, str]) -> list[Route]:
+def api_routes(
+    broker: Broker, listener: Listener, access: Access, snapshots: Snapshots, headers: Mapping[str, str]
+) -> list[Route]:
     """Return the routes for Starlette, the description among them."""
 
     async def answer(request: Request, route: ApiRoute) -> Response:
         try:
-            caller = HttpCaller(broker, listener, await access.client(request), Turns())
+            caller = HttpCaller(broker, listener, await access.client(request), snapshots, Turns())
             made = await _made(caller, route, request)
         except AccessRefused as error:
             problem = ProblemRow(_HTTP_CODES[error.status], str(error))

@@ -1,7 +1,7 @@
 """Calls of the handlers behind the Kafka APIs, in the name of an HTTP client.
 
-The HTTP API has no rules of its own: it asks the handlers that answer Kafka's clients, so it checks the same ACLs,
-writes the same audit log and gives the same numbers as the command line.
+The HTTP API and the console have no rules of their own: they ask the handlers that answer Kafka's clients, or
+`ApiRequest.sees`, so they check the same ACLs, write the same audit log and give the same numbers as the command line.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fencepost.server.net.connection import Connection
     from fencepost.server.net.listener import Listener
     from fencepost.server.security.authorizer import Authorizer
+    from fencepost.server.views.snapshot import Snapshots
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ class HttpCaller(NamedTuple):
     broker: Broker
     listener: Listener
     client: Client
+    snapshots: Snapshots
     turns: Turns
     """One page may ask thousands of times, each time for little."""
 

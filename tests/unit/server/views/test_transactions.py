@@ -12,9 +12,9 @@ from fencepost.core.transactions import NOBODY
 from fencepost.kernel import read_header
 from fencepost.kernel.header import TRANSACTIONAL
 from fencepost.server.http.console.attention import Sight, attention
-from fencepost.server.http.console.history import LoadHistory
-from fencepost.server.http.console.undecided import effect_of_abort, hanging, held_back, stable_after
 from fencepost.server.net.connection import Connection
+from fencepost.server.views.snapshot import Snapshots
+from fencepost.server.views.transactions import effect_of_abort, hanging, held_back, stable_after
 from fencepost.types import Offset, Pid, TopicPartition
 from tests.support.batches import batch
 from tests.support.broker_bed import BrokerBed, run_with
@@ -65,13 +65,13 @@ def test_a_transaction_hangs_only_where_no_coordinator_ends_it(tmp_path: Path) -
         connection = bed.connect()
         known = await bed.begin(connection, "known", T0)
         await bed.write(known, T0)
-        history = LoadHistory(bed.broker)
-        found = (await history.take()).undecided
+        snapshots = Snapshots(bed.broker)
+        found = (await snapshots.now()).undecided
         assert [(each.where, each.pid) for each in found] == [(T0, known.pid)]
         assert list(hanging(bed.broker, found)) == []
         await bed.write(known, T1)  # the coordinator does not know this partition
         await bed.write(Identity(Pid(999), known.epoch), T0)  # nor this pid
-        found = (await history.take()).undecided
+        found = (await snapshots.now()).undecided
         assert [(each.where, each.pid) for each in hanging(bed.broker, found)] == [(T0, 999), (T1, known.pid)]
         for where, pid in ((T0, 999), (T1, known.pid)):
             await bed.broker.transactions.markers.write(
@@ -107,14 +107,14 @@ def test_the_effect_of_an_abort_is_what_happens(tmp_path: Path) -> None:
 
 def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
     async def test(bed: Bed) -> None:
-        connection, history = bed.connect(), LoadHistory(bed.broker)
+        connection, snapshots = bed.connect(), Snapshots(bed.broker)
         writer = await bed.begin(connection, "a/b c", T0)
         await bed.write(writer, T0)
         idle = await bed.begin(connection, "idle", T1)
         bed.clock.advance(59)
-        assert attention(bed.broker, await history.take(), EVERYTHING) == []
+        assert attention(bed.broker, await snapshots.now(), EVERYTHING) == []
         bed.clock.advance(121)
-        assert attention(bed.broker, await history.take(), EVERYTHING) == [
+        assert attention(bed.broker, await snapshots.now(), EVERYTHING) == [
             (
                 f"Transaction a/b c of producer {writer.pid} has held readers of t back for 3 min.",
                 "/transactions/a%2Fb%20c",
@@ -124,7 +124,7 @@ def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
         await bed.broker.transactions.end("a/b c", writer, connection, commit=True)
         await bed.broker.transactions.end("idle", idle, connection, commit=True)
         await bed.write(writer, T1)
-        [(text, path)] = attention(bed.broker, await history.take(), EVERYTHING)
+        [(text, path)] = attention(bed.broker, await snapshots.now(), EVERYTHING)
         assert text.startswith(f"A transaction of producer {writer.pid} hangs in t-1: no coordinator knows it")
         assert path == f"/producers/hanging?topic=t&partition=1&pid={writer.pid}"
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fencepost.server.api import APIS
-from fencepost.server.http.v1.asking import HttpCaller
 from fencepost.server.net import turns
+from fencepost.server.views.asking import HttpCaller
 from fencepost.wire.apis import Key
 
 pytestmark = pytest.mark.unit
@@ -26,7 +26,7 @@ def test_many_short_questions_of_one_page_leave_turns_to_others(monkeypatch: pyt
     async def ask_often() -> int:
         client: Any = SimpleNamespace(session=None, peer="", client_id="http")
         nothing: Any = None
-        caller = HttpCaller(nothing, nothing, client, turns.Turns())
+        caller = HttpCaller(nothing, nothing, client, nothing, turns.Turns())
         others = 0
 
         async def count() -> None:

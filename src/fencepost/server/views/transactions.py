@@ -1,4 +1,4 @@
-"""Open transactions in the logs: how far each holds readers of committed records back, and which ones hang.
+"""Transactional ids, and open transactions in the logs: how far each holds readers back, and which ones hang.
 
 A transaction hangs in a partition if the partition's table of producers has it as open, but no coordinator will end it:
 the pid has no transactional id, or the id's transaction is over or does not know the partition.
@@ -6,26 +6,26 @@ the pid has no transactional id, or the id's transaction is over or does not kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fencepost.core.transactions import RESTING, TransactionMetadata
+from fencepost.core.rows import TransactionDetails
+from fencepost.core.transactions import RESTING, TransactionMetadata, TransactionState
+from fencepost.errors import ErrorCode
+from fencepost.server.net.turns import paced
+from fencepost.server.views.asking import HttpCaller, check
+from fencepost.server.views.paging import Page, PagePlace, cut
 from fencepost.types import Offset, Pid, TopicPartition
+from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
     from fencepost.log.partition import PartitionLog
     from fencepost.server.broker import Broker
+    from fencepost.server.net.router import Fields
+    from fencepost.server.views.topics import OpenInPartition
 
 MOST_LOOKED_AT: Final = 1000
 """Partitions of one transaction that a list looks at: a transaction may have very many."""
-
-
-class OpenInPartition(NamedTuple):
-    """A transaction that is open in a partition."""
-
-    where: TopicPartition
-    pid: Pid
-    first_offset: Offset
 
 
 class AbortEffect(NamedTuple):
@@ -104,7 +104,7 @@ def is_hanging(broker: Broker, where: TopicPartition, pid: Pid) -> bool:
     return known is None or known.pid != pid or known.state in RESTING or where not in known.partitions
 
 
-def hanging(broker: Broker, undecided: Sequence[OpenInPartition]) -> Iterator[OpenInPartition]:
+def hanging(broker: Broker, undecided: Iterable[OpenInPartition]) -> Iterator[OpenInPartition]:
     """Yield those that hang. They are looked at again, because they may have ended since they were found."""
     for each in undecided:
         log = open_log(broker, each.where)
@@ -112,3 +112,35 @@ def hanging(broker: Broker, undecided: Sequence[OpenInPartition]) -> Iterator[Op
         still = entry is not None and entry.transaction_start == each.first_offset
         if still and is_hanging(broker, each.where, each.pid):
             yield each
+
+
+# -- transactional ids ------------------------------------------------------------------------------------------
+
+
+async def list_transactions(caller: HttpCaller, place: PagePlace) -> Page[TransactionDetails]:
+    answer = await caller.ask(Key.LIST_TRANSACTIONS, state_filters=[], producer_id_filters=[])
+    rows, cursor = await cut(answer["transaction_states"], lambda row: (row["transactional_id"],), place)
+    names = [row["transactional_id"] for row in rows]
+    answer = await caller.ask(Key.DESCRIBE_TRANSACTIONS, transactional_ids=names)
+    there = [row for row in answer["transaction_states"] if row["error_code"] == ErrorCode.NONE]
+    return Page([_transaction(row) async for row in paced(there)], cursor)
+
+
+async def describe_transaction(caller: HttpCaller, name: str) -> TransactionDetails:
+    answer = await caller.ask(Key.DESCRIBE_TRANSACTIONS, transactional_ids=[name])
+    [found] = answer["transaction_states"]
+    check(found, f"transactional id {name!r}")
+    return _transaction(found)
+
+
+def _transaction(row: Fields) -> TransactionDetails:
+    is_open = TransactionState(row["transaction_state"]) not in RESTING
+    return TransactionDetails(
+        row["transactional_id"],
+        row["transaction_state"],
+        row["producer_id"],
+        row["transaction_start_time"] if is_open else None,
+        row["producer_epoch"],
+        row["transaction_timeout"],
+        tuple(TopicPartition(topic["topic"], index) for topic in row["topics"] for index in topic["partitions"]),
+    )
