@@ -146,6 +146,8 @@ class Until(Enum):
     NEWS = "news"
     """Any news: an answer, a connection, the outcome of a request to a coordinator."""
 
+    __hash__ = object.__hash__  # the one of enums is written in Python, and an answer may change many partitions
+
 
 class Decision(NamedTuple):
     action: Action
@@ -155,7 +157,8 @@ class Decision(NamedTuple):
 
 _EXPIRE: Final = Decision(Action.EXPIRE, NEVER)
 _NOTHING: Final = Decision(Action.NOTHING, NEVER)
-READY: Final = frozenset({Action.SEND, Action.RESEND})
+READY: Final = (Action.SEND, Action.RESEND)
+"""A tuple: to look into a set, Python would hash the enum in Python, for each batch."""
 
 
 class _Entry(Generic[QueueT]):
