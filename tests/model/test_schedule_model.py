@@ -232,6 +232,7 @@ class Play:
         if not everybody and not is_resting:
             while room.admits(small=True) and (queue := line.next_small()) is not None:
                 sent += self._send(queue, broker, room)
+                line.went_ahead()
         while room.admits(small=False):
             small_too = not is_resting and room.admits(small=True)
             next_one = line.next_in_order(self.now, small_too=small_too, everybody=everybody)
@@ -477,6 +478,27 @@ def test_one_record_beside_ten_thousand_partitions_in_flight_costs_its_own_turn(
         play.append(play.queues["one"][0], 100)
         play.run_until(play.now + 0.001)
     assert play.decided < 200
+    play.finish()
+
+
+def test_a_large_batch_is_sent_beside_few_partitions_that_keep_the_window_full() -> None:
+    """PROD-6: so few that their small batches go first. They fill the window again whenever there is room."""
+    play = Play(Random(1), topics={"busy": rules.FEW, "large": 1}, brokers=1, rate=2e6, linger=0.0)
+    play.schedule.hurry(is_hurried=True)
+    (large,) = play.queues["large"]
+
+    def fill() -> None:
+        for queue in play.queues["busy"]:
+            if queue.open is None:
+                play.append(queue, LITTLE)
+
+    play.run_until(1.0, fill)
+    for _ in range(5):
+        play.append(large, 20_000)
+        began, before = play.now, len(large.log)
+        play.run_until(began + 2.0, fill)
+        assert len(large.log) > before, "a partition is starved"
+    assert min(len(queue.log) for queue in play.queues["busy"]) > 30
     play.finish()
 
 

@@ -145,7 +145,7 @@ class ScriptedNetwork:
     def poke(self) -> None:
         """Do nothing: nobody waits."""
 
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
         """Advance to the next event, or by `timeout`; never wait for ever."""
         clock = self._state.clock
         now = clock.monotonic()
@@ -157,8 +157,11 @@ class ScriptedNetwork:
         if until == float("inf"):
             raise AssertionError("the client waits, and nothing will ever happen")
         clock.advance(until - now)
+        has_news = False
         while self._events and self._events[0][0] <= until:
             heapq.heappop(self._events)[2]()
+            has_news = True
+        return has_news
 
     def wake(self) -> None:
         self.woken += 1

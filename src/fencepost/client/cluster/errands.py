@@ -71,8 +71,10 @@ class Errands:
             else:
                 bring(_wrapped(error))
 
-    def run_due(self) -> None:
-        """Run the calls that other threads asked for, at the beginning of the send thread's turn."""
+    def run_due(self) -> bool:
+        """Run the calls that other threads asked for, at the beginning of the send thread's turn. Return whether there
+        were any."""
+        has_any = bool(self._calls)
         while self._calls:
             what, failed = self._calls.popleft()
             try:
@@ -81,6 +83,7 @@ class Errands:
                 if failed is None:
                     raise
                 failed(error)
+        return has_any
 
     def leave_to_parent(self, why: Closed) -> None:
         """In a forked child: fail every call from now on. Those that wait have their callers in the parent."""

@@ -59,6 +59,8 @@ class Metadata:
         self.brokers: dict[int, Address] = {}
         self.controller = -1
         self.topics: dict[str, TopicMetadata] = {}
+        self.answers = 0
+        """How often something was learned about a topic."""
         self._max_age = max_age
         self._backoff = backoff
         self._everything = everything
@@ -140,6 +142,7 @@ class Metadata:
         self.brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
 
     def _learn(self, answer: Any, now: float) -> None:
+        self.answers += 1
         error = ErrorCode.of(answer.error_code)
         if self._everything:
             self._wanted.setdefault(answer.name, now)

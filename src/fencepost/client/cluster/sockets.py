@@ -85,9 +85,9 @@ class Network(Protocol):
     def before_work(self) -> None:
         """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
         """Wait until something happens or the time is over, and call the handlers. `turn`, which the caller holds, is
-        released while it waits."""
+        released while it waits. Return whether a handler may have been called."""
 
     lent: select.epoll | None
     """Readable while a lent socket is; for event loops. It stays open as long as anybody refers to it. None: no other
@@ -185,16 +185,17 @@ class SocketNetwork:
     def before_work(self) -> None:
         self._sleeping = True
 
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None:
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
+        has_news = False
         while self._resolved:
             link, found = self._resolved.popleft()
             link.resolved(found)
             if link.socket is None:
-                timeout = 0  # its handler was just told that it failed: something has happened already
+                has_news, timeout = True, 0  # its handler was just told that it failed
         for link in list(self._unflushed):
             link.flush()
             if link.socket is None:
-                timeout = 0  # likewise: the write found that the server had closed it
+                has_news, timeout = True, 0  # likewise: the write found that the server had closed it
         self._unflushed.clear()
         if self._resolved:  # a lookup ended meanwhile
             timeout = 0
@@ -210,12 +211,14 @@ class SocketNetwork:
         for key, events in ready:
             link = key.data
             if link is not None:
+                has_news = True
                 link.ready(events)
             elif self._outer is None:
                 self._drain_wakes()
             elif not self.awaits_poke:  # a poke that came when the other thread had left
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(self._poked)
+        return has_news
 
     def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         if self._outer is None:

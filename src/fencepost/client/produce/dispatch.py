@@ -14,14 +14,14 @@ from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import NO_LEADER
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
-from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
+from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.requests import REQUESTS_IN_FLIGHT, ProduceRequest, ProduceRequests, Requests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.core.producers import schedule as rules
 from fencepost.core.producers.inflight import Flight, Sent
-from fencepost.core.producers.pid import Identity
-from fencepost.core.producers.schedule import READY, Action, Decision, Line
+from fencepost.core.producers.pid import Identity, PidState
+from fencepost.core.producers.schedule import READY, Action, Decision, Line, Until
 from fencepost.core.producers.window import BUSY, PER_REQUEST, Room
 from fencepost.errors import SendFailed
 from fencepost.kernel import read_header, stamp_producer
@@ -56,6 +56,10 @@ class Dispatch:
         self.is_crowded = False
         """So many partitions have small batches that they are the flood themselves, and share large requests."""
         self._turn = 0
+        self._identity: tuple[PidState, Identity | None] | None = None
+        """As it was in the last turn."""
+        self._learned = 0
+        """Answers about partitions that were known in the last turn."""
 
     def dispatch(self, now: float) -> None:
         """Send what is to be sent now."""
@@ -63,6 +67,7 @@ class Dispatch:
         self._turn += 1
         schedule.looks_back = self._state.transaction is None
         schedule.hurry(self._queues.in_a_hurry)
+        self._tell_what_happened()
         looks_at = now + self._options.linger if self._options.linger and schedule.are_many else float("inf")
         self._state.due(looks_at, now)
         self._queues.tell_schedule(looks_at)
@@ -83,6 +88,18 @@ class Dispatch:
             self._enlisting.enlist(self._state.transaction)
         if self._resumption is not None and self._resumption.is_on:
             self._resumption.go_on(now)
+
+    def _tell_what_happened(self) -> None:
+        identity = self._state.identity
+        if (known := (identity.state, identity.current)) != self._identity:
+            self._identity = known
+            self._schedule.happened(Until.IDENTITY)
+        if (learned := self._metadata.answers) != self._learned:
+            self._learned = learned
+            self._schedule.leaders_changed(self._leader_of)
+
+    def _leader_of(self, queue: PartitionQueue) -> int:
+        return self._metadata.leader(queue.topic.name, queue.index)
 
     # --- one partition ---
 
@@ -109,7 +126,7 @@ class Dispatch:
             if action is Action.SEND:
                 self._designate(queue, now)
         else:
-            leader = self._metadata.leader(queue.topic.name, queue.index) if action in READY else NO_LEADER
+            leader = self._leader_of(queue) if action in READY else NO_LEADER
             schedule.place(queue, decision, leader, now)
 
     def _go_on_in_doubt(self, queue: PartitionQueue, action: Action, now: float) -> bool:
@@ -121,7 +138,7 @@ class Dispatch:
             return self._go_on_in_lane(queue, flight, lane, action)
         if action is Action.LOOK_BACK:
             if not self._requests.look_back(queue, flight):
-                self._schedule.stuck(queue)
+                self._schedule.stuck(queue, Until.NEWS)
             return False
         if self._state.transaction is not None:
             self._settling.fail_partition(queue, flight)
@@ -131,7 +148,7 @@ class Dispatch:
         assert flight.identity is not None
         successor = self._state.next_identity(flight.identity)
         if successor is None:
-            self._schedule.stuck(queue)
+            self._schedule.stuck(queue, Until.IDENTITY)
             return False
         self._state.lines.info(
             now, "%s continues with pid %d under epoch %d", queue.name, successor.pid, successor.epoch
@@ -149,7 +166,7 @@ class Dispatch:
         if successor is None or action is Action.LOOK_BACK:
             if lane.is_ready:
                 lane.fail(SendFailed(f"{queue.name}: the sequence has a gap", persisted="no"))
-            self._schedule.stuck(queue)
+            self._schedule.stuck(queue, Until.NEWS)
             return False
         self._renumber(flight, successor, transactional=True)
         return True
@@ -165,7 +182,7 @@ class Dispatch:
         """Choose the flight of an owner's partition: its lane and the caller's transactions number batches
         separately."""
         in_callers = self._state.transaction is not None
-        lane = lanes.of(queue, self._metadata.leader(queue.topic.name, queue.index))
+        lane = lanes.of(queue, self._leader_of(queue))
         lanes.change_flight(queue, in_callers=in_callers)
         flight, who = queue.flight, self._state.ready_identity if in_callers else lane.identity
         if flight is not None and not len(flight) and who is not None and flight.identity not in (None, who):
@@ -177,7 +194,7 @@ class Dispatch:
         """Give whole batches of the undesignated queue to partitions that could send them now."""
         topic = queue.topic
         if not topic.partition_count:  # `Placing` asks for them
-            self._schedule.stuck(queue)
+            self._schedule.stuck(queue, Until.NEWS)
             return
         led = [partition for partition in self._metadata.led(topic.name) if topic.may_choose(partition)]
         start = self._turn % len(led) if led else 0
@@ -194,7 +211,7 @@ class Dispatch:
             self._state.is_repeatable = False
             topic.roaming += 1
             self._schedule.changed(self._queues.designate(batch, partition))
-        self._schedule.stuck(queue)  # no partition can, or each has got a batch
+        self._schedule.stuck(queue, Until.NEWS)  # no partition can, or each has got a batch
 
     def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
         """Give the open batch of an undesignated queue to a partition, and return that one's queue; None if no
@@ -217,12 +234,10 @@ class Dispatch:
     def _connection_to(self, line: Line[PartitionQueue], now: float) -> BrokerConnection | None:
         """Return the connection to the line's leader, if something may be sent there now."""
         if line.leader == NO_LEADER:
-            for queue in line.queues():
-                if self._metadata.leader(queue.topic.name, queue.index) != NO_LEADER:
-                    self._schedule.changed(queue)
-                else:
-                    self._metadata.want(queue.topic.name, now)
-                    self._metadata.distrust()
+            for topic in line.topics():
+                assert isinstance(topic, TopicQueues)
+                self._metadata.want(topic.name, now)
+            self._metadata.distrust()
             return None
         connection = self._state.brokers.of_node(line.leader)
         if connection is not None and now < connection.throttled_until:
@@ -244,7 +259,7 @@ class Dispatch:
         began, sent, took = self._state.now(), 0, 0.0
         if line.small_count and not everybody and not is_resting:
             while (queue := self._next_small(line, connection, requests, room, now)) is not None:
-                sent += self._add(queue, line.leader, connection, requests, room, now, is_small=True)
+                sent += self._add(queue, line, connection, requests, room, now, is_small=True)
             if line.large_count:
                 self._send(requests)
             took = self._state.now() - began if is_crowded else 0.0
@@ -253,7 +268,7 @@ class Dispatch:
             queue = line.next_in_order(now, small_too=small_too, everybody=everybody)
             if queue is None:
                 break
-            sent += self._add(queue, line.leader, connection, requests, room, now, is_small=False)
+            sent += self._add(queue, line, connection, requests, room, now, is_small=False)
         self._send(requests)
         return sent, took
 
@@ -274,7 +289,7 @@ class Dispatch:
     def _add(
         self,
         queue: PartitionQueue,
-        leader: int,
+        line: Line[PartitionQueue],
         connection: BrokerConnection,
         requests: Requests,
         room: Room,
@@ -287,12 +302,12 @@ class Dispatch:
         action = schedule.decided(queue, now)
         if action is None:  # it stands here since an earlier turn
             action = schedule.decide(queue, now).action
-            if action not in READY or self._metadata.leader(queue.topic.name, queue.index) != leader:
+            if action not in READY or self._leader_of(queue) != line.leader:
                 schedule.changed(queue)
                 return 0
         is_new = action is Action.SEND
-        if self._state.steps is not None and not self._enlisting.may_write(queue, is_new, now):
-            schedule.stuck(queue)
+        if (until := self._waits_until(queue, flight, is_new, now)) is not None:
+            schedule.stuck(queue, until)
             return 0
         if flight is None:
             flight = queue.flight = Flight(idempotent=self._options.idempotent, limit=self._state.max_in_flight)
@@ -304,24 +319,39 @@ class Dispatch:
             self._requests.send(requests.pop(by))  # a request has one batch of each partition, and so has its answer
             request = None
         if request is None and connection.in_flight >= REQUESTS_IN_FLIGHT:
-            schedule.stuck(queue)
+            schedule.stuck(queue, Until.NEWS)
             return 0
         if not is_new:
             sent = flight.resend()
         elif (new := self._take_new(queue, flight)) is not None:
             sent = new
         else:
-            schedule.stuck(queue)
+            schedule.stuck(queue, Until.NEWS)
             return 0
         if connection.is_side:
             schedule.elsewhere[queue] = connection
         size = self._join(by, requests, queue, sent)
         if not connection.is_side:
             room.take(size)
+            if is_small:
+                line.went_ahead()
         schedule.was_sent(queue, sent.batch.deadline)
         if queue.batch is not None or queue.sealed:
             self._look_at(queue, now)
         return 1
+
+    def _waits_until(
+        self, queue: PartitionQueue, flight: Flight[ProducerBatch] | None, is_new: bool, now: float
+    ) -> Until | None:
+        """Return what has to happen before the partition may send; None: nothing."""
+        state = self._state
+        has_identity = state.is_in_lanes or state.ready_identity is not None
+        if state.steps is not None:
+            if not self._enlisting.may_write(queue, is_new, now):
+                return Until.NEWS if has_identity else Until.IDENTITY
+        elif is_new and not has_identity and self._options.idempotent and (flight is None or flight.identity is None):
+            return Until.IDENTITY
+        return None
 
     def _take_new(self, queue: PartitionQueue, flight: Flight[ProducerBatch]) -> Sent[ProducerBatch] | None:
         if self._options.idempotent and flight.identity is None:

@@ -81,7 +81,6 @@ class Placing:
             count = self._metadata.partition_count(topic.name)
             if count:
                 self._queues.grow(topic.name, count)
-        self._state.schedule.leaders_changed()
 
     def _metadata_lost(self, error: FencepostError, left: bool) -> None:
         self._metadata.failed(self._state.now())

@@ -448,7 +448,7 @@ class Queues:
         with self._lock:
             self._filling.looks_at = looks_at
             changed, self._filling.changed = self._filling.changed, {}
-        self.schedule.all_changed(changed)
+        self.schedule.records_came(changed)
 
     def sleeps_until(self, moment: float) -> None:
         """Take note of when the next turn comes by itself."""

@@ -58,6 +58,7 @@ from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.schedule import Until
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
@@ -156,7 +157,8 @@ class Sender:
         now = state.now()
         state.next_due = float("inf")
         self.direct.look(now)
-        self._errands.run_due()
+        if self._errands.run_due():
+            state.schedule.happened(Until.NEWS)
         self._settling.sweep()
         state.due(self._tenure.turn(now), now)
         self._end_lanes_with_lease(now)
@@ -172,7 +174,8 @@ class Sender:
         if self._options.idempotent:
             self._identity.ask_if_due(now)  # and one that needs the next epoch
         self._reporting.report(now)
-        self._network.poll(self._patience(now, timeout), self._turn)
+        if self._network.poll(self._patience(now, timeout), self._turn):
+            state.schedule.happened(Until.NEWS)
         state.wakes_at = float("-inf")  # it is awake
         self.brokers.check_deadlines(state.now())
 

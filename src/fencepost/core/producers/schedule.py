@@ -24,7 +24,8 @@ batches go in the order in which they became ready:
                          batch is one that has not waited for long. If such batches went first, no batch would ever
                          grow, and large ones cost less per record (1,000 partitions: 1.23 instead of 0.86 million
                          records per second, 2,700 instead of 4,400 batches).
-    a standstill         So many small batches are sent that no large one was for `STANDSTILL` seconds.
+    a standstill         Small batches have filled the window again and again, and no large one was sent for
+                         `STANDSTILL` seconds.
 
 Two rules let small batches grow where many partitions have a little each. There a record costs what its batch costs:
 
@@ -45,7 +46,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -137,6 +138,17 @@ class Action(Enum):
     NOTHING = "nothing"
 
 
+class Until(Enum):
+    """What a partition waits for that is not told for each partition."""
+
+    IDENTITY = "identity"
+    """Another pid or epoch."""
+    NEWS = "news"
+    """Any news: an answer, a connection, the outcome of a request to a coordinator."""
+
+    __hash__ = object.__hash__  # the one of enums is written in Python, and an answer may change many partitions
+
+
 class Decision(NamedTuple):
     action: Action
     again_at: float
@@ -145,7 +157,8 @@ class Decision(NamedTuple):
 
 _EXPIRE: Final = Decision(Action.EXPIRE, NEVER)
 _NOTHING: Final = Decision(Action.NOTHING, NEVER)
-READY: Final = frozenset({Action.SEND, Action.RESEND})
+READY: Final = (Action.SEND, Action.RESEND)
+"""A tuple: to look into a set, Python would hash the enum in Python, for each batch."""
 
 
 class _Entry(Generic[QueueT]):
@@ -249,12 +262,14 @@ class Line(Generic[QueueT]):
         self._in_turn: deque[_TopicLine[QueueT]] = deque()
         self._moved_at = now
         """When a large batch was last sent, or there was none."""
+        self._ahead = 0
+        """Small batches that have taken the leader's room since then."""
 
     def __len__(self) -> int:
         return self.small_count + self.large_count
 
-    def topics(self) -> Collection[Hashable]:
-        return self._topics.keys()
+    def topics(self) -> list[Hashable]:
+        return [topic.topic for topic in self._in_turn if len(topic)]
 
     def queues(self) -> Iterator[QueueT]:
         for topic in self._in_turn:
@@ -267,17 +282,21 @@ class Line(Generic[QueueT]):
             topic = self._topics[entry.queue.topic] = _TopicLine(self, entry.queue.topic)
             self._in_turn.append(topic)
         if not self.large_count:
-            self._moved_at = now
+            self._moved(now)
         topic.add(entry, is_large=is_large)
 
     def begin_turn(self, now: float) -> bool:
         """Return whether small batches have kept all large ones from being sent for too long."""
         for topic in self._in_turn:
             topic.is_behind = topic.large_count > FEW
-        if not self.large_count or self.small_count <= FEW or now - self._moved_at <= STANDSTILL:
-            return False
-        ahead = sum(topic.small_count for topic in self._in_turn if not topic.is_behind)
-        return ahead > FEW
+        return self.large_count > 0 and self._ahead > FEW and now - self._moved_at > STANDSTILL
+
+    def went_ahead(self) -> None:
+        """Take note that a small batch that was taken out of turn uses room that large ones wait for."""
+        self._ahead += 1
+
+    def _moved(self, now: float) -> None:
+        self._moved_at, self._ahead = now, 0
 
     def next_small(self) -> QueueT | None:
         """Take the next partition whose batch is small and may go ahead of large ones."""
@@ -309,7 +328,7 @@ class Line(Generic[QueueT]):
                 continue
             topic.remove(entry)
             if entry.is_large:
-                self._moved_at = now
+                self._moved(now)
             return entry.queue
         return None
 
@@ -344,7 +363,8 @@ class Schedule(Generic[QueueT]):
         self._entries: dict[QueueT, _Entry[QueueT]] = {}
         self._lines: dict[int, Line[QueueT]] = {}
         self._changed: dict[QueueT, None] = {}
-        self._stuck: dict[QueueT, None] = {}
+        self._stuck: dict[Until, dict[QueueT, None]] = {until: {} for until in Until}
+        self._happened: set[Until] = set()
         self._due: list[tuple[float, int, _Entry[QueueT]]] = []
         self._numbers = count(1)
         self._rests_until = float("-inf")
@@ -354,14 +374,20 @@ class Schedule(Generic[QueueT]):
     def changed(self, queue: QueueT) -> None:
         """Look at this partition in the next turn: a record came, or an answer, or something else has changed."""
         self._changed[queue] = None
+        self._happened.add(Until.NEWS)
 
-    def all_changed(self, queues: dict[QueueT, None]) -> None:
+    def records_came(self, queues: dict[QueueT, None]) -> None:
+        """Look at these partitions in the next turn: callers have added batches."""
         self._changed.update(queues)
 
-    def stuck(self, queue: QueueT) -> None:
-        """Look at this partition in every turn: it waits for something that is not told."""
+    def stuck(self, queue: QueueT, until: Until) -> None:
+        """Look at this partition again when `happened` tells that this has happened."""
         self._leave_line(queue)
-        self._stuck[queue] = None
+        self._stuck[until][queue] = None
+
+    def happened(self, what: Until) -> None:
+        """Look at all partitions in the next turn that are stuck until then."""
+        self._happened.add(what)
 
     def hurry(self, is_hurried: bool) -> None:
         """Take note whether somebody waits for records."""
@@ -369,10 +395,12 @@ class Schedule(Generic[QueueT]):
             self._changed.update(dict.fromkeys(self._entries))
         self.is_hurried = is_hurried
 
-    def leaders_changed(self) -> None:
-        """Look at all ready partitions again: their leaders may be others now."""
+    def leaders_changed(self, leader_of: Callable[[QueueT], int]) -> None:
+        """Look again at the ready partitions whose leader is another one now."""
         for line in self._lines.values():
-            self._changed.update(dict.fromkeys(line.queues()))
+            for queue in line.queues():
+                if leader_of(queue) != line.leader:
+                    self._changed[queue] = None
 
     def forget(self, queue: QueueT) -> None:
         """Leave out a partition that has nothing left to do, until `changed`."""
@@ -381,8 +409,9 @@ class Schedule(Generic[QueueT]):
             entry.due_at = NEVER
             if entry.in_line is not None:
                 entry.in_line.remove(entry)
-        if self._stuck:
-            self._stuck.pop(queue, None)
+        for stuck in self._stuck.values():
+            if stuck:
+                stuck.pop(queue, None)
         if self._changed:
             self._changed.pop(queue, None)
 
@@ -404,14 +433,16 @@ class Schedule(Generic[QueueT]):
     def take_changed(self, now: float) -> list[QueueT]:
         """Return the partitions to `decide` about in this turn."""
         changed, self._changed = self._changed, {}
-        if self._stuck:
-            changed.update(self._stuck)
-            self._stuck = {}
         while self._due and self._due[0][0] <= now:
             moment, _, entry = heapq.heappop(self._due)
             if entry.due_at == moment:
                 entry.due_at = NEVER
                 changed[entry.queue] = None
+                self._happened.add(Until.NEWS)
+        while self._happened:
+            stuck = self._stuck[self._happened.pop()]
+            changed.update(stuck)
+            stuck.clear()
         return list(changed)
 
     def decided(self, queue: QueueT, now: float) -> Action | None:
@@ -524,6 +555,7 @@ class Schedule(Generic[QueueT]):
     def rest(self, sent: int, seconds: float, now: float) -> None:
         """Take note that so many batches were sent, and how long the small ones took: if that was long, it waited for
         the GIL or for a core."""
+        self._happened.add(Until.NEWS)
         if self.are_many and not self.is_hurried:
             rest = min(LONGEST_REST, max(sent * PAUSE, 2 * seconds))
             self._rests_until = max(self._rests_until, now + rest)

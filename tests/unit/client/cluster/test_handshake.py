@@ -149,7 +149,9 @@ class OneLink:
         connection.frame(memoryview(response_head(head.key, head.version, head.correlation_id) + body))
 
     def before_work(self) -> None: ...
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> None: ...
+    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
+        return False
+
     def wait(self, timeout: float | None) -> bool:
         return True
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.client.cluster.metadata import Metadata
+from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.ticket import Ticket
+from fencepost.core.producers.schedule import Decision
 from fencepost.errors import ErrorCode, Expired
 from tests.support.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
 from tests.support.stepped import SteppedProducer, cluster
@@ -73,3 +76,61 @@ def test_batches_in_flight_expire_at_their_deadlines_though_their_queues_are_emp
         assert late == []
         assert not any(ticket.done() for ticket, deadline in deadlines.items() if deadline > now)
     assert all(isinstance(ticket.exception(0), Expired) for ticket in deadlines)
+
+
+def looks(producer: SteppedProducer, monkeypatch: pytest.MonkeyPatch, turns: int = 100) -> int:
+    """Return how often a partition is looked at in so many turns, in each of which one record comes."""
+    schedule, count = producer.sender.queues.schedule, 0
+    decide, leader = schedule.decide, Metadata.leader
+
+    def decided(queue: PartitionQueue, now: float) -> Decision:
+        nonlocal count
+        count += 1
+        return decide(queue, now)
+
+    def looked_up(metadata: Metadata, topic: str, partition: int) -> int:
+        nonlocal count
+        count += 1
+        return leader(metadata, topic, partition)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(schedule, "decide", decided)
+        patched.setattr(Metadata, "leader", looked_up)
+        for _ in range(turns):
+            producer.send("one", b"more", partition=0)
+            producer.sender.run_once(0.001)
+    return count
+
+
+def test_partitions_that_wait_for_a_producer_id_are_not_looked_at_in_every_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PROD-11."""
+    on = cluster(many=PARTITIONS, one=1)
+    on.choose = lambda request: Fate.IGNORE if request.key == Api.INIT_PRODUCER_ID else Fate.ANSWER
+    producer = SteppedProducer(on, linger=0.0)
+    tickets = [producer.send("many", b"first", partition=partition) for partition in range(PARTITIONS)]
+    tickets.append(producer.send("one", b"first", partition=0))
+    producer.run_for(0.5)
+    assert looks(producer, monkeypatch) < 10 * PARTITIONS
+    on.choose = lambda request: Fate.ANSWER
+    producer.settle()
+    assert all(ticket.exception(0) is None for ticket in tickets)
+
+
+def test_partitions_that_wait_for_a_leader_are_not_looked_at_in_every_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROD-11."""
+    on = cluster(2, many=PARTITIONS, one=1)
+    for partition in range(PARTITIONS):
+        on.move_leader("many", partition, 1)
+    producer = SteppedProducer(on, linger=0.0)
+    producer.send("one", b"first", partition=0)
+    producer.send("many", b"first", partition=0)
+    producer.settle()
+    on.kill(1)
+    tickets = [producer.send("many", b"second", partition=partition) for partition in range(PARTITIONS)]
+    producer.run_for(1.0)
+    assert looks(producer, monkeypatch) < 20 * PARTITIONS
+    on.revive(1)
+    producer.settle()
+    assert all(ticket.exception(0) is None for ticket in tickets)

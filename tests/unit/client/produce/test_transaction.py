@@ -641,10 +641,10 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
     sender, poll = producer.sender, producer.network.poll
     seen: list[object] = []
 
-    def look(timeout: float | None, turn: threading.RLock | None = None) -> None:
+    def look(timeout: float | None, turn: threading.RLock | None = None) -> bool:
         assert sender.open_transaction is not None
         seen.append((sender.queues.is_empty, sender.open_transaction.error is not None))
-        poll(timeout)
+        return poll(timeout)
 
     assert sender.begin_transaction()
     ticket = producer.send("t", b"v", partition=partition)
