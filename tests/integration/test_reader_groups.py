@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooSlow
+from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooSlow, TopicRecreated
 from fencepost.client.reader import ReadRecord
 from fencepost.core.groups.membership import GroupProtocol
 from fencepost.errors import ConfigError, ServerError, TimedOut
@@ -202,6 +202,36 @@ def test_a_topic_that_is_created_again_is_read_from_its_beginning(
         recreate(admin, wide)
         write(server, wide, 80, 4, first=40)
         assert sorted(int(record.value or b"") for record in poll_until(reader, 80)) == list(range(40, 120))
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "cooperative"])
+def test_a_position_in_a_deleted_topic_is_not_committed_for_the_new_one_of_its_name(
+    server: TestedServer, wide: str, protocol: GroupProtocol
+) -> None:
+    """The reader has not fetched since, so it cannot know: the first 40 records would be skipped."""
+    write(server, wide, 40, 4)
+    with Admin(server.address) as admin:
+        with Reader(server.address, wide, group=wide, group_protocol=protocol) as reader:
+            poll_until(reader, 40)
+            recreate(admin, wide)
+            reader.commit()
+            assert all(each.committed is None for each in admin.group_offsets(wide))
+        write(server, wide, 80, 4)
+        with Reader(server.address, wide, group=wide, group_protocol=protocol) as reader:
+            assert sorted(int(record.value or b"") for record in poll_until(reader, 80)) == list(range(80))
+
+
+def test_a_reader_of_given_partitions_does_not_commit_for_a_new_topic_of_the_name(
+    server: TestedServer, wide: str
+) -> None:
+    where = TopicPartition(wide, 0)
+    write(server, wide, 40, 4)
+    with Admin(server.address) as admin, Reader(server.address, where, group=wide) as reader:
+        poll_until(reader, 10)
+        recreate(admin, wide)
+        with pytest.raises(TopicRecreated, match="so offset 10 of the old one means nothing"):
+            reader.commit()
+        assert all(each.committed is None for each in admin.group_offsets(wide))
 
 
 def test_without_a_group_a_topic_that_is_created_again_is_an_error(server: TestedServer, wide: str) -> None:

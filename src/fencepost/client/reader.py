@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypedDict, Unpack
+from uuid import UUID
 
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.addresses import Servers
@@ -28,9 +29,9 @@ from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by
 from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.client.own.server import ServerReaderBackend
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
-from fencepost.client.share.committing import Commits
+from fencepost.client.share.committing import Commits, OffsetCommit
 from fencepost.client.share.exclusive import Exclusive
-from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, commit_fields, matching
+from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, matching
 from fencepost.client.share.lookups import Inquirers, Lookups
 from fencepost.client.share.places import Place, Places, committed_offsets
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
@@ -50,7 +51,7 @@ from fencepost.errors import (
 )
 from fencepost.kernel import decode_rows
 from fencepost.types import Milliseconds, Offset, TopicPartition
-from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key
+from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +77,7 @@ class Found(NamedTuple):
 
     number: int
     places: Mapping[TopicPartition, tuple[Offset, Offset | None]]
+    ids: Mapping[TopicPartition, UUID]
 
 
 class ReadRecord(NamedTuple):
@@ -495,6 +497,7 @@ class Reader(OnePerProcess, Closing):
             if self._member is None:
                 raise
             log.warning("%s: the topic was deleted and created again; its offset is looked up again", error.partition)
+            self._commits.forget([error.partition])
             self._look_up_again(frozenset([error.partition]))
             return None
 
@@ -642,6 +645,7 @@ class Reader(OnePerProcess, Closing):
         for partition in partitions:
             self._positions.pop(partition, None)
             self._asked.pop(partition, None)
+            self._fetcher.topic_ids.pop(partition, None)
 
     def _forget_tokens(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -657,7 +661,7 @@ class Reader(OnePerProcess, Closing):
 
         def find() -> Found:
             with self._inquirers.borrowed() as (routes, admin):
-                return Found(number, self._places.find_in_group(admin, routes, partitions))
+                return Found(number, *self._places.find_in_group(admin, routes, partitions))
 
         self._lookups.ask(find, lambda: not self._closed and any(map(member.may_commit, partitions)))
 
@@ -672,6 +676,8 @@ class Reader(OnePerProcess, Closing):
             if is_new or self._asked.get(partition) == found.number:
                 self._asked.pop(partition, None)
                 self._positions[partition] = place[0]
+                if (topic_id := found.ids.get(partition)) is not None:
+                    self._fetcher.topic_ids[partition] = topic_id
                 self._fetcher.add({partition: place})
                 if partition in self._paused:
                     self._fetcher.seek(partition, place[0], paused=True)
@@ -691,8 +697,8 @@ class Reader(OnePerProcess, Closing):
                     starts = self._places.offsets(admin, new, "earliest")
             except FencepostError as error:
                 log.debug("looking for partitions: %s", error)
-                return Found(_FOLLOWED, {})
-            return Found(_FOLLOWED, {partition: (start, None) for partition, start in starts.items()})
+                return Found(_FOLLOWED, {}, {})
+            return Found(_FOLLOWED, {partition: (start, None) for partition, start in starts.items()}, {})
 
         self._lookups.ask(find, lambda: not self._closed)
 
@@ -890,32 +896,32 @@ class Reader(OnePerProcess, Closing):
     def _store(self, store: Mapping[TopicPartition, int]) -> None:
         group = self._needs_group("commit")
         if self._member is not None:
-            self._member.commit(store, None if self._exclusive is None else self._send_as_owner)
+            send = None if self._exclusive is None else self._send_as_owner
+            self._member.commit(store, self._fetcher.topic_ids, send)
             return
         if self._commits_by is not None:
             self._commits_by.commit(group, store)
             return
-        fields = commit_fields(group, store, Identity("", -1, None))
-        if self._fetcher.tenure.connection is not None:
-            # On a guarded topic only the connection that owns a partition may commit its offsets.
-            self._stored(self._send_as_owner(fields))
-            return
+        commit = OffsetCommit(group, store, Identity("", -1, None), self._fetcher.topic_ids)
         with Routes(self._settings) as routes:
 
             def store_all() -> None:
-                channel = routes.to(routes.coordinator(group))
-                self._stored(channel.request(Key.OFFSET_COMMIT, fields, at_most=OFFSET_COMMIT_BY_NAME).message)
+                # On a guarded topic only the connection that owns a partition may commit its offsets.
+                if self._fetcher.tenure.connection is not None:
+                    answer = self._send_as_owner(commit)
+                else:
+                    channel = routes.to(routes.coordinator(group))
+                    answer = channel.request(Key.OFFSET_COMMIT, commit.fields, at_most=commit.newest).message
+                refused = commit.refused(answer)
+                for partition in commit.of_gone(refused, routes):
+                    raise TopicRecreated(partition, store[partition])
+                for partition, code in refused.items():
+                    raise_for(code, f"storing {partition} for {group!r}")
 
             routes.retried(store_all)
 
-    def _send_as_owner(self, fields: dict[str, Any]) -> Any:
-        return self._fetcher.ask(Key.OFFSET_COMMIT, fields, OFFSET_COMMIT_BY_NAME)
-
-    def _stored(self, answer: Any) -> None:
-        for topic in answer.topics:
-            for stored in topic.partitions:
-                what = f"storing {topic.name}-{stored.partition_index} for {self._group!r}"
-                raise_for(stored.error_code, what)
+    def _send_as_owner(self, commit: OffsetCommit) -> Any:
+        return self._fetcher.ask(Key.OFFSET_COMMIT, commit.fields, commit.newest)
 
     def after_fork(self) -> None:
         """Close the reader in a forked child. The two would share a connection, and what it owns."""

@@ -98,7 +98,6 @@ class PartitionRead:
         "position",
         "ready",
         "stop",
-        "topic_id",
     )
 
     def __init__(self, name: TopicPartition, position: Offset, stop: Offset | None, now: float) -> None:
@@ -116,8 +115,6 @@ class PartitionRead:
         self.is_paused = False
         self.is_new = True
         """It has not been answered yet: it does not wait behind a request that the server holds back."""
-        self.topic_id: UUID | None = None
-        """Of the topic in which `position` is. Its name may come to mean another topic."""
         self.error: FencepostError | None = None
         """Why it is read no further. It goes with this state when the caller moves the position."""
 
@@ -158,6 +155,9 @@ class Fetcher:
         self._is_closed = self._is_shut = False
         self._calls: deque[Callable[[], None]] = deque()
         self._partitions: dict[TopicPartition, PartitionRead] = {}
+        self.topic_ids: dict[TopicPartition, UUID] = {}
+        """The ids of the topics in which the positions are, since a name may come to mean another topic. They outlive
+        `drop`: a position that is not read any more may still be committed."""
         self._ready: deque[Chunk] = deque()
         self._ready_bytes = 0
         self._busy: set[BrokerConnection] = set()
@@ -175,6 +175,7 @@ class Fetcher:
         self._partitions = {name: PartitionRead(name, start, stop, now) for name, (start, stop) in partitions.items()}
         for name in self._partitions:
             self._metadata.want(name.topic, now)
+        self.topic_ids.clear()
         self._failed.clear()
         self._ready.clear()
         self._ready_bytes = 0
@@ -292,7 +293,7 @@ class Fetcher:
                 raise TimedOut("no answer in time" + (f": {last}" if last is not None else ""))
             self.run_once(left, fetches=False)
 
-    def ask(self, key: int, fields: Mapping[str, Any], at_most: int) -> Any:
+    def ask(self, key: int, fields: Mapping[str, Any], at_most: int | None) -> Any:
         """Send one request over the owner's connection and return its answer."""
         outcome: Outcome[Any] = Outcome()
 
@@ -415,8 +416,7 @@ class Fetcher:
         for fetched in partitions:
             fetched.fetching = True
             topic_id = ids[fetched.name.topic] = self._metadata.topics[fetched.name.topic].topic_id
-            fetched.topic_id = fetched.topic_id or topic_id
-            if topic_id not in (None, fetched.topic_id):
+            if topic_id is not None and topic_id != self.topic_ids.setdefault(fetched.name, topic_id):
                 self._fail(TopicRecreated(fetched.name, fetched.position), fetched)
                 continue
             # With the epoch a broker that is no longer the leader rejects it; without, a follower would answer.

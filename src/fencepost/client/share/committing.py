@@ -1,8 +1,11 @@
-"""Commits in the order in which they were asked for, whether the caller waits for them or not.
+"""OffsetCommit requests, and their order: the one in which they were asked for, whether the caller waits or not.
 
 A commit that nobody waits for is sent by a thread. Those that come meanwhile are put together: of each partition only
 the newest offset is stored. A commit that is waited for takes along what was asked for before it, so that an older
 offset never overwrites a newer one.
+
+Requests name topics by id where the server allows it. By name, the position in a topic that was deleted and created
+again would be stored for the new one, and its first records would be skipped.
 """
 
 from __future__ import annotations
@@ -10,12 +13,62 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
 
 from fencepost.client.cluster.interrupts import interrupted, is_mine
-from fencepost.errors import FencepostError
+from fencepost.client.cluster.routing import Routes
+from fencepost.core.groups.membership import Identity
+from fencepost.errors import ErrorCode, FencepostError
 from fencepost.types import TopicPartition
+from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME
 
 log = logging.getLogger("fencepost.reader")
+
+
+class OffsetCommit:
+    """An OffsetCommit request."""
+
+    def __init__(
+        self, group: str, offsets: Mapping[TopicPartition, int], who: Identity, ids: Mapping[TopicPartition, UUID]
+    ) -> None:
+        """`ids`: of the topics in which the offsets are, as far as they are known."""
+        self._ids = {partition: ids.get(partition) for partition in sorted(offsets)}
+        self.newest = OFFSET_COMMIT_BY_NAME if None in self._ids.values() else None
+        """The newest version in which it may be sent; None: any."""
+        topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
+        for partition, topic_id in self._ids.items():
+            row = {"partition_index": partition.partition, "committed_offset": offsets[partition]}
+            topics.setdefault((partition.topic, topic_id), []).append({**row, "committed_metadata": ""})
+        self._names = {topic_id: name for name, topic_id in topics}
+        self.fields = {
+            "group_id": group,
+            "generation_id": who.epoch,
+            "generation_id_or_member_epoch": who.epoch,
+            "member_id": who.member_id,
+            "group_instance_id": who.instance_id,
+            "topics": [{"name": name, "topic_id": key, "partitions": rows} for (name, key), rows in topics.items()],
+        }
+
+    def refused(self, answer: Any) -> dict[TopicPartition, ErrorCode]:
+        """Return the offsets that were not stored."""
+        found: dict[TopicPartition, ErrorCode] = {}
+        for topic in answer.topics:
+            name = self._names[topic.topic_id] if hasattr(topic, "topic_id") else topic.name
+            for row in topic.partitions:
+                if row.error_code:
+                    found[TopicPartition(name, row.partition_index)] = ErrorCode.of(row.error_code)
+        return found
+
+    def of_gone(self, refused: Mapping[TopicPartition, ErrorCode], routes: Routes) -> set[TopicPartition]:
+        """Return those of the refused partitions whose topic was deleted, whether or not there is a new one of its
+        name. Of a new topic the coordinator may not have heard yet: those are not among them."""
+        unknown = {partition for partition, code in refused.items() if code is ErrorCode.UNKNOWN_TOPIC_ID}
+        if not unknown:
+            return unknown
+        topics = routes.view({partition.topic for partition in unknown}).topics
+        ids = {topic.name: topic.topic_id for topic in topics if topic.error_code == ErrorCode.NONE}
+        return {partition for partition in unknown if ids.get(partition.topic) != self._ids[partition]}
 
 
 class Commits:

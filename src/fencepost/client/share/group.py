@@ -30,13 +30,14 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
+from uuid import UUID
 
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.share.committing import OffsetCommit
 from fencepost.client.share.group_wire import MemberWire, TopicIds, consumer_session, count_partitions
-from fencepost.client.share.places import by_topic
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock
 from fencepost.core.groups.holding import Event, Named, ToRevoke
@@ -44,7 +45,7 @@ from fencepost.core.groups.member_settings import MemberSettings
 from fencepost.core.groups.membership import GroupProtocol, Identity, Membership
 from fencepost.errors import ErrorCode, FencepostError, PartitionsLost, ServerError, TimedOut, Unreachable
 from fencepost.types import TopicPartition
-from fencepost.wire.apis import OFFSET_COMMIT_BY_NAME, Key
+from fencepost.wire.apis import Key
 
 log = logging.getLogger("fencepost.reader")
 
@@ -75,6 +76,7 @@ _CURED_BY_WAITING: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_ID,  # of a topic so new that the coordinator has not heard of it
     }
 )
 
@@ -283,29 +285,32 @@ class GroupMember:
                 self._state.wait(left)
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int], send: Callable[[dict[str, Any]], Any] | None = None
+        self,
+        offsets: Mapping[TopicPartition, int],
+        ids: Mapping[TopicPartition, UUID],
+        send: Callable[[OffsetCommit], Any] | None = None,
     ) -> None:
-        """Store offsets as this member. Raise PartitionsLost, and store nothing, if one of them was lost.
+        """Store offsets as this member, except those of deleted topics. Raise PartitionsLost, and store nothing, if one
+        of them was lost.
 
-        `send`: sends the request over another connection, the owner's."""
+        `ids`: of their topics, as far as known. `send`: sends the request over another connection, the owner's."""
         deadline = self._clock.monotonic() + self._settings.request_timeout
-        while True:
-            fields = commit_fields(self._options.group, offsets, self._identity(offsets))
+        while offsets:
+            commit = OffsetCommit(self._options.group, offsets, self._identity(offsets), ids)
             try:
-                answer = self._send_commit(fields) if send is None else send(fields)
-                codes = {
-                    ErrorCode.of(row.error_code): TopicPartition(topic.name, row.partition_index)
-                    for topic in answer.topics
-                    for row in topic.partitions
-                }
+                refused = commit.refused(self._send_commit(commit) if send is None else send(commit))
+                gone = commit.of_gone(refused, self._commits)
             except (Unreachable, TimedOut) as error:
                 if keeps_us_out(error) or send is not None or self._clock.monotonic() >= deadline:
                     raise
-                codes = {ErrorCode.COORDINATOR_NOT_AVAILABLE: next(iter(offsets))}
-            codes.pop(ErrorCode.NONE, None)
-            if not codes:
+                refused, gone = {next(iter(offsets)): ErrorCode.COORDINATOR_NOT_AVAILABLE}, set()
+            if gone:
+                log.warning("%s: the topic was deleted, so the position in it is not stored", _listed(gone))
+                offsets = {partition: offset for partition, offset in offsets.items() if partition not in gone}
+            left = [(partition, code) for partition, code in refused.items() if partition not in gone]
+            if not left:
                 return
-            code, partition = next(iter(codes.items()))
+            partition, code = left[0]
             if code in _IN_DOUBT and self._clock.monotonic() < deadline:
                 self.check(offsets, max(_LOOK_AGAIN, deadline - self._clock.monotonic()))
             elif code not in _CURED_BY_WAITING or self._clock.monotonic() >= deadline:
@@ -313,9 +318,9 @@ class GroupMember:
             with self._state:
                 self._state.wait(_LOOK_AGAIN)
 
-    def _send_commit(self, fields: dict[str, Any]) -> Any:
+    def _send_commit(self, commit: OffsetCommit) -> Any:
         channel = self._commits.to(self._commits.coordinator(self._options.group))
-        return channel.request(Key.OFFSET_COMMIT, fields, at_most=OFFSET_COMMIT_BY_NAME).message
+        return channel.request(Key.OFFSET_COMMIT, commit.fields, at_most=commit.newest).message
 
     def _identity(self, partitions: Iterable[TopicPartition]) -> Identity:
         with self._state:
@@ -332,7 +337,7 @@ class GroupMember:
         lost = sorted(each for each in partitions if not membership.holding.may_commit(each))
         if lost:
             error = PartitionsLost(
-                f"{', '.join(map(str, lost))}: this reader no longer holds it, so nothing was committed: another "
+                f"{_listed(lost)}: this reader no longer holds it, so nothing was committed: another "
                 "member of the group reads it, or will"
             )
             error.partitions = tuple(lost)
@@ -460,23 +465,8 @@ class GroupMember:
             self._state.notify_all()
 
 
-def commit_fields(group: str, offsets: Mapping[TopicPartition, int], who: Identity) -> dict[str, Any]:
-    """Return the fields of an OffsetCommit request."""
-
-    def rows(topic: str, indexes: list[int]) -> list[dict[str, Any]]:
-        return [
-            {"partition_index": at, "committed_offset": offsets[TopicPartition(topic, at)], "committed_metadata": ""}
-            for at in indexes
-        ]
-
-    return {
-        "group_id": group,
-        "generation_id": who.epoch,
-        "generation_id_or_member_epoch": who.epoch,
-        "member_id": who.member_id,
-        "group_instance_id": who.instance_id,
-        "topics": [{"name": topic, "partitions": rows(topic, indexes)} for topic, indexes in by_topic(offsets).items()],
-    }
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions)))
 
 
 def _nothing() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias
+from uuid import UUID
 
 from fencepost.client.admin import Admin
 from fencepost.client.cluster.blocking import raise_for
@@ -32,9 +34,25 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def committed_offsets(routes: Routes, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Offset]:
-    """Return the group's committed offsets, as far as there are any. Wait for those that are undecided."""
-    topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in by_topic(partitions).items()]
+class FoundPlaces(NamedTuple):
+    places: dict[TopicPartition, tuple[Offset, Offset | None]]
+    """Where each partition starts and stops."""
+    ids: Mapping[TopicPartition, UUID]
+    """The ids of the topics in which these places are, as far as known."""
+
+
+def committed_offsets(
+    routes: Routes, group: str, partitions: Iterable[TopicPartition], ids: Mapping[str, UUID] = MappingProxyType({})
+) -> dict[TopicPartition, Offset]:
+    """Return the group's committed offsets, as far as there are any. Wait for those that are undecided.
+
+    `ids`: of the topics; without all of them, the topics that have these names now are meant."""
+    topics = [
+        {"name": topic, "topic_id": ids.get(topic), "partition_indexes": indexes}
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    newest = OFFSET_FETCH_BY_NAME if any(topic["topic_id"] is None for topic in topics) else None
+    names = {topic_id: name for name, topic_id in ids.items()}
     fields = {
         "group_id": group,
         "topics": topics,
@@ -44,15 +62,16 @@ def committed_offsets(routes: Routes, group: str, partitions: Iterable[TopicPart
 
     def fetch() -> dict[TopicPartition, Offset]:
         channel = routes.to(routes.coordinator(group))
-        answer = channel.request(Key.OFFSET_FETCH, fields, at_most=OFFSET_FETCH_BY_NAME).message
+        answer = channel.request(Key.OFFSET_FETCH, fields, at_most=newest).message
         found = answer.groups[0] if hasattr(answer, "groups") else answer
         raise_for(getattr(found, "error_code", 0), f"the offsets of group {group!r}")
         stored: dict[TopicPartition, Offset] = {}
         for topic in found.topics:
+            name = names[topic.topic_id] if hasattr(topic, "topic_id") else topic.name
             for row in topic.partitions:
-                raise_for(row.error_code, f"the offset of {topic.name}-{row.partition_index} in group {group!r}")
+                raise_for(row.error_code, f"the offset of {name}-{row.partition_index} in group {group!r}")
                 if row.committed_offset >= 0:
-                    stored[TopicPartition(topic.name, row.partition_index)] = Offset(row.committed_offset)
+                    stored[TopicPartition(name, row.partition_index)] = Offset(row.committed_offset)
         return stored
 
     return routes.retried(fetch)
@@ -78,13 +97,13 @@ class Places:
         stops = self.stops(admin, wanted)
         return {partition: (starts[partition], stops.get(partition)) for partition in wanted}
 
-    def find_in_group(
-        self, admin: Admin, routes: Routes, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, tuple[Offset, Offset | None]]:
+    def find_in_group(self, admin: Admin, routes: Routes, partitions: Iterable[TopicPartition]) -> FoundPlaces:
         """Return where each assigned partition goes on: where the group left off, else at the start."""
         assert self._group is not None
         wanted = sorted(partitions)
-        starts = committed_offsets(routes, self._group, wanted)
+        topics = routes.view(by_topic(wanted)).topics
+        ids = {topic.name: topic.topic_id for topic in topics if getattr(topic, "topic_id", None) is not None}
+        starts = committed_offsets(routes, self._group, wanted, ids)
         first = self.offsets(admin, starts, "earliest")
         for partition, offset in list(starts.items()):
             if offset < first[partition]:
@@ -96,7 +115,8 @@ class Places:
         new = [partition for partition in wanted if partition not in starts]
         starts |= self.offsets(admin, new, "earliest" if self.start == "committed" else self.start)
         stops = self.stops(admin, wanted)
-        return {partition: (starts[partition], stops.get(partition)) for partition in wanted}
+        places = {partition: (starts[partition], stops.get(partition)) for partition in wanted}
+        return FoundPlaces(places, {each: ids[each.topic] for each in wanted if each.topic in ids})
 
     def offsets(self, admin: Admin, partitions: Iterable[TopicPartition], place: Place) -> dict[TopicPartition, Offset]:
         """Return the offset that `place` means in each partition."""
