@@ -35,8 +35,9 @@ for number in range(100):
 def test_an_interrupted_cell_leaves_producer_and_reader_usable(address: str, topic: str) -> None:
     ended = run(f"""
 import os, signal, threading, time, fencepost
-is_slow = threading.Event()
+is_slow, waits = threading.Event(), threading.Event()
 def serialized(value):
+    waits.set()
     while is_slow.is_set():
         time.sleep(0.01)  # on the send thread: `result` and `flush` wait
     return value
@@ -44,7 +45,8 @@ producer = fencepost.Producer({address!r}, value_serializer=serialized)
 reader = fencepost.Reader({address!r}, {topic!r})
 def interrupted(cell):
     is_slow.set()
-    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    waits.clear()
+    threading.Thread(target=lambda: (waits.wait(), time.sleep(0.1), os.kill(os.getpid(), signal.SIGINT))).start()
     try:
         cell()
         print("it did not wait")
@@ -52,7 +54,8 @@ def interrupted(cell):
         is_slow.clear()
 def read():
     for record in reader:
-        pass
+        if record.value == b"second":
+            waits.set()
 interrupted(lambda: producer.send({topic!r}, b"first").result())
 interrupted(lambda: (producer.send({topic!r}, b"second"), producer.flush()))
 producer.flush()
