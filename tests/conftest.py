@@ -21,6 +21,7 @@ from hypothesis import settings
 import fencepost.server
 from tests.support import access_matrix, attacks, counts, pace, progress, runs
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
+from tests.support.runs import without_tool
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
 settings.load_profile("untimed")
@@ -110,13 +111,6 @@ def name(request: pytest.FixtureRequest) -> str:
     """A name that no other test of the session uses, for topics, groups and sinks."""
     test = re.sub(r"[^a-z0-9]+", "-", request.node.originalname.removeprefix("test_"))[:60]
     return f"{test}-{_PROCESS}-{next(_numbers)}"
-
-
-def without_tool(reason: str) -> None:
-    """Fails a test that needs Java, Maven or a browser where it is missing; skips it where a person has chosen that."""
-    if os.environ.get("FENCEPOST_ALLOW_SKIP") == "1" and os.environ.get("CI", "").lower() != "true":
-        pytest.skip(reason)
-    pytest.fail(f"{reason}; FENCEPOST_ALLOW_SKIP=1 skips them (never with CI=true)", pytrace=False)
 
 
 class Kafka(NamedTuple):

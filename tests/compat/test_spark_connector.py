@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from tests.conftest import without_tool
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
+from tests.support.runs import without_tool
 from tests.workers.spark_connector import connector_jars
 
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(240)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import fencepost
-from tests.conftest import without_tool
 from tests.support.kafka import KafkaUnavailable
+from tests.support.runs import without_tool
 from tests.workers.spark_connector import connector_jars
 from tests.workers.spark_sources import BATCHES
 

@@ -19,11 +19,9 @@ from confluent_kafka.admin import AdminClient
 
 import fencepost
 from fencepost.core.security.distinguished_name import subject_of
-from fencepost.server.config.listener import ListenerConfig
 from tests.compat.java_tools import JAVA, TOPICS, running_tools
-from tests.conftest import without_tool
 from tests.support.certificates import Certificates, Pair, make
-from tests.support.kafka import KafkaUnavailable, java
+from tests.support.kafka import java, running
 from tests.support.secured_kafka import secured_broker
 
 with warnings.catch_warnings():
@@ -49,24 +47,12 @@ def address(
 ) -> Iterator[str]:
     """HOST:PORT of a listener that requires client certificates."""
     if request.param == "ours":
-        listener = ListenerConfig(
-            name="mutual",
-            address="127.0.0.1:0",
-            protocol="ssl",
-            certificate=certificates.server,
-            client_ca=certificates.authority,
-            client_certificate="required",
-        )
+        listener = certificates.mutual_listener()
         with fencepost.Server(listeners=(listener,)) as server:
             yield server.address
         return
-    broker = secured_broker(tmp_path_factory.mktemp("secured"), certificates)
-    try:
-        broker.start()
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    yield broker.listening["SSL"]
-    broker.stop()
+    with running(secured_broker(tmp_path_factory.mktemp("secured"), certificates)) as broker:
+        yield broker.listening["SSL"]
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,8 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.manage.results import NewTopic
-from tests.conftest import without_tool
 from tests.support.cluster_load import PARTITIONS, Follower, PlainLoad, TransactionLoad, stored
-from tests.support.kafka import KafkaUnavailable
+from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.kafka]
@@ -25,14 +24,8 @@ pytestmark = [pytest.mark.fault, pytest.mark.kafka]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
-    started = KafkaCluster(tmp_path)
-    try:
-        started.start()
+    with running(KafkaCluster(tmp_path)) as started:
         yield started
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    finally:
-        started.stop()
 
 
 class Run:

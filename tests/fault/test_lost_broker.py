@@ -18,8 +18,7 @@ from fencepost.client.micro_batch.progress_topic import ProgressTopic
 from fencepost.client.micro_batch.targets import describe
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
 from fencepost.spark import readiness
-from tests.conftest import without_tool
-from tests.support.kafka import KafkaUnavailable
+from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
 pytestmark = [pytest.mark.fault, pytest.mark.kafka, pytest.mark.long, pytest.mark.timeout(300)]
@@ -30,14 +29,8 @@ STOCK = {"default.replication.factor": 1, "min.insync.replicas": 1}
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    started = KafkaCluster(tmp_path_factory.mktemp("lost"), STOCK)
-    try:
-        started.start()
+    with running(KafkaCluster(tmp_path_factory.mktemp("lost"), STOCK)) as started:
         yield started
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    finally:
-        started.stop()
 
 
 def min_insync(admin: Admin, topic: str) -> str | None:

@@ -20,10 +20,9 @@ from fencepost import Admin, Producer, Reader
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import Expired, Fenced, FencepostError, Undelivered
 from fencepost.types import TopicPartition
-from tests.conftest import without_tool
 from tests.support.cluster_load import PARTITIONS
 from tests.support.crash import ServerProcess
-from tests.support.kafka import KafkaUnavailable
+from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster
 from tests.support.named_writers import TIMEOUT, TransactionWriter, all_kinds
 
@@ -35,14 +34,8 @@ LARGE = b"x" * 10_000
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    started = KafkaCluster(tmp_path_factory.mktemp("stopped"))
-    try:
-        started.start()
+    with running(KafkaCluster(tmp_path_factory.mktemp("stopped"))) as started:
         yield started
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    finally:
-        started.stop()
 
 
 def led_by(cluster: KafkaCluster, topic: str) -> dict[int, int]:

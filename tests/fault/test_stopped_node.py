@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -24,8 +23,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
-from tests.conftest import without_tool
-from tests.support.kafka import KafkaUnavailable
+from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster
 
 T = TypeVar("T")
@@ -50,15 +48,8 @@ UNNOTICED = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
-    folder: Path = tmp_path_factory.mktemp("hung")
-    started = KafkaCluster(folder, UNNOTICED)
-    try:
-        started.start()
+    with running(KafkaCluster(tmp_path_factory.mktemp("hung"), UNNOTICED)) as started:
         yield started
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    finally:
-        started.stop()
 
 
 def settings(cluster: KafkaCluster) -> ClientSettings:

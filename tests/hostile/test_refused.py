@@ -10,9 +10,8 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from tests.support.attacks import Siege, remember
+from tests.support.attacks import Siege, besieged
 from tests.support.raw import RawClient
-from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 
@@ -50,15 +49,10 @@ def strict(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
         authorization_allow_everyone_if_no_acl=True,
     ) as server:
         with RawClient(server.address) as client:
-            client.create_topic("bystander")
             [made] = client.call(CREATE_ACLS, 2, creations=[ACL]).results
             assert made.error_code == ErrorCode.NONE
-        with Bystander(server.address, "bystander") as bystander:
-            siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
-            try:
-                yield siege
-            finally:
-                remember(request.node, siege.rows)
+        with besieged(server, request) as siege:
+            yield siege
 
 
 @pytest.mark.parametrize("name", list(REFUSED))

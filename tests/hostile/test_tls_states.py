@@ -59,14 +59,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gate]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Listener, "opened", note)
         patch.setattr(Listener, "wait_for", note_listener)
-        mutual = ListenerConfig(
-            name="mutual",
-            address="127.0.0.1:0",
-            protocol="ssl",
-            certificate=certificates.server,
-            client_ca=certificates.authority,
-            client_certificate="required",
-        )
+        mutual = certificates.mutual_listener()
         plain = ListenerConfig(name="plain", address="127.0.0.1:0")
         with fencepost.Server(listeners=(mutual, plain), authentication_timeout_ms=1000) as server:
             yield Gate(server, certificates, let_in, listeners)

@@ -21,7 +21,6 @@ from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.errors import ConfigError, ErrorCode, FencepostError
-from fencepost.server.config.listener import ListenerConfig
 from tests.support.batches import batch
 from tests.support.certificates import make
 from tests.support.logins import add_users, create_acls, delete_acls, grant, log_in, login_listener
@@ -239,14 +238,7 @@ def _topic_code(client: RawClient) -> ErrorCode:
 
 def test_a_certificate_is_a_login_too(tmp_path: Path) -> None:
     certificates = make(tmp_path)
-    listener = ListenerConfig(
-        name="outside",
-        address="127.0.0.1:0",
-        protocol="ssl",
-        certificate=certificates.server,
-        client_ca=certificates.authority,
-        client_certificate="required",
-    )
+    listener = certificates.mutual_listener("outside")
     alice = certificates.issue("alice")
     with fencepost.Server(listeners=(listener,), audit_file=tmp_path / "audit.log") as server:
         trust = {

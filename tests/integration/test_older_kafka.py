@@ -8,23 +8,15 @@ import pytest
 
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from tests.conftest import without_tool
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    broker = KafkaBroker(tmp_path_factory.mktemp("older"), features={"transaction.version": 1})
-    try:
-        broker.start()
-    except KafkaUnavailable as error:
-        without_tool(str(error))
-    try:
+    with running(KafkaBroker(tmp_path_factory.mktemp("older"), features={"transaction.version": 1})) as broker:
         yield broker.address
-    finally:
-        broker.stop()
 
 
 def committed(address: str, topic: str) -> list[bytes]:

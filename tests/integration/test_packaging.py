@@ -26,9 +26,9 @@ import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 
-from tests.conftest import without_tool
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
 from tests.support.pages import blocks, commands
+from tests.support.runs import without_tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 """It compiles, and installs from a package index."""

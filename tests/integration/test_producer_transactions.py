@@ -17,10 +17,9 @@ from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, Fe
 from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
-from tests.conftest import without_tool
 from tests.integration.conftest import TestedServer
 from tests.support.group_offsets import await_offsets
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
 from tests.support.scripted import Api, Fate
@@ -272,15 +271,8 @@ def test_a_record_that_expires_names_the_coordinators_last_refusal(
 def test_a_record_that_expires_names_why_kafka_has_no_coordinator(tmp_path: Path, name: str) -> None:
     """A single broker, and a topic of transactions that wants three: all else works."""
     broker = KafkaBroker(tmp_path, {"transaction.state.log.replication.factor": 3})
-    try:
-        broker.start()
-    except KafkaUnavailable as error:
-        without_tool(str(error))
-    try:
-        with Producer(broker.address, name=name, delivery_timeout=3, request_timeout=1) as producer:
-            expired = producer.send(name, b"x").exception(60)
-    finally:
-        broker.stop()
+    with running(broker), Producer(broker.address, name=name, delivery_timeout=3, request_timeout=1) as producer:
+        expired = producer.send(name, b"x").exception(60)
     assert isinstance(expired, Expired)
     assert expired.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert "the server last answered COORDINATOR_NOT_AVAILABLE: " in str(expired)

@@ -26,9 +26,8 @@ from fencepost.errors import ErrorCode
 from fencepost.server.security.sasl import PasswordCheck, SaslReply
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
-from tests.conftest import without_tool
 from tests.support.batches import batch
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 from tests.support.logins import add_users, log_in, login_listener
 from tests.support.raw import LENGTH, ConnectionEnded, RawClient
 from tests.support.secured_kafka import MODULES
@@ -66,12 +65,8 @@ def kafka_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         protocols=["SASL_PLAINTEXT"],
         scram=[f"{name}=[name={user},password={secret}]" for name in SCRAM for user, secret in SECRETS.items()],
     )
-    try:
-        broker.start()
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    yield broker.listening["SASL_PLAINTEXT"]
-    broker.stop()
+    with running(broker):
+        yield broker.listening["SASL_PLAINTEXT"]
 
 
 @pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])

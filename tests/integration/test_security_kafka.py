@@ -15,9 +15,8 @@ from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
-from tests.conftest import without_tool
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 from tests.support.secured_kafka import PASSWORD, SCRAM_PASSWORD, jaas, secured_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka]
@@ -30,13 +29,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    started = secured_broker(tmp_path_factory.mktemp("secured"), certificates)
-    try:
-        started.start()
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    yield started
-    started.stop()
+    with running(secured_broker(tmp_path_factory.mktemp("secured"), certificates)) as started:
+        yield started
 
 
 def token(_config: str = "") -> tuple[str, float]:

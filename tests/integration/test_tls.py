@@ -39,14 +39,7 @@ def alice(certificates: Certificates) -> Pair:
 def listeners(certificates: Certificates) -> tuple[ListenerConfig, ...]:
     return (
         ListenerConfig(name="tls", address="127.0.0.1:0", protocol="ssl", certificate=certificates.server),
-        ListenerConfig(
-            name="mutual",
-            address="127.0.0.1:0",
-            protocol="ssl",
-            certificate=certificates.server,
-            client_ca=certificates.authority,
-            client_certificate="required",
-        ),
+        certificates.mutual_listener(),
         ListenerConfig(name="plain", address="127.0.0.1:0"),
     )
 

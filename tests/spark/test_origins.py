@@ -5,8 +5,6 @@ Each of these once lost rows without an error: the sink went by the number of th
 
 from __future__ import annotations
 
-import json
-import logging
 import shutil
 import signal
 from collections import Counter
@@ -19,7 +17,6 @@ import pytest
 
 import fencepost.spark
 from fencepost import Admin
-from fencepost.core.micro_batch.protocol import Progress
 from fencepost.spark.origin import checkpoint_hash, origin_of, query_of
 from tests.support.committed import committed_values
 from tests.support.spark_drivers import Drivers
@@ -184,37 +181,6 @@ def test_a_sink_that_goes_elsewhere_does_not_pass_over_a_batch_that_is_not_there
         run(df, sinks(topic=other), tmp_path / "checkpoint")
     run(df, sinks(topic=other, adopt=True), tmp_path / "checkpoint")
     assert numbers(ours, other) == Counter(range(30))
-
-
-def test_a_batch_recorded_by_an_older_fencepost_is_skipped_by_number_with_a_warning(
-    spark: SparkSession,
-    ours: str,
-    name: str,
-    sinks_of: Callable[[str], Sinks],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    fill(spark, ours, f"{name}-in", 0, 30)
-    sinks = sinks_of(ours)
-    df = stream(spark, ours, f"{name}-in")
-
-    def encode(progress: Progress) -> bytes:
-        names = ("query", "batch", "incarnation", "token", "host", "process", "time_ms", "position")
-        return json.dumps({"version": 1, **{name: getattr(progress, name) for name in names}}).encode()
-
-    def dies(step: str) -> None:
-        if step == "done":
-            raise RuntimeError("killed")
-
-    with monkeypatch.context() as older:
-        older.setattr(Progress, "encode", encode)
-        with pytest.raises(Exception, match="killed"):
-            run(df, sinks(on_step=dies), tmp_path / "checkpoint")
-    with caplog.at_level(logging.WARNING, "fencepost.spark.sink"):
-        run(df, sinks(), tmp_path / "checkpoint")
-    assert "batch 0 was skipped by its number alone" in caplog.text
-    assert numbers(ours, f"{name}-out") == Counter(range(30))
 
 
 def test_a_sink_called_from_a_pool_of_threads_says_how(

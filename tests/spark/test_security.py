@@ -25,10 +25,9 @@ from confluent_kafka.admin import (
 
 import fencepost.spark
 from fencepost import Admin
-from tests.conftest import without_tool
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.committed import committed_values
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 from tests.support.secured_kafka import PASSWORD, SCRAM_PASSWORD, jaas, secured_broker
 
 if TYPE_CHECKING:
@@ -56,13 +55,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    started = secured_broker(tmp_path_factory.mktemp("secured"), certificates, PERMISSIONS)
-    try:
-        started.start()
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    yield started
-    started.stop()
+    with running(secured_broker(tmp_path_factory.mktemp("secured"), certificates, PERMISSIONS)) as started:
+        yield started
 
 
 def options(broker: KafkaBroker, certificates: Certificates, way: str) -> dict[str, str]:

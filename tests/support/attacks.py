@@ -129,6 +129,19 @@ class Siege:
             assert row.longest < LONGEST_WAIT, f"the bystander waited {row.longest:.3f} s"
 
 
+@contextmanager
+def besieged(server: Attacked, request: pytest.FixtureRequest) -> Iterator[Siege]:
+    """Let a bystander write to this server, and keep the table of the attacks on it."""
+    with RawClient(server.address) as client:
+        client.create_topic("bystander")
+    with Bystander(server.address, "bystander") as bystander:
+        siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
+        try:
+            yield siege
+        finally:
+            remember(request.node, siege.rows)
+
+
 def processor_time(pid: int) -> float:
     """Seconds of processor time that the process has used."""
     behind_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from fencepost.server.config.listener import ListenerConfig
+
 KEY_PASSWORD: Final = "of the client's key"
 _NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
 
@@ -27,6 +29,17 @@ class Certificates:
     stranger: Path
     """An authority that has signed nothing."""
     folder: Path
+
+    def mutual_listener(self, name: str = "mutual", address: str = "127.0.0.1:0") -> ListenerConfig:
+        """Return a listener that requires a client's certificate."""
+        return ListenerConfig(
+            name=name,
+            address=address,
+            protocol="ssl",
+            certificate=self.server,
+            client_ca=self.authority,
+            client_certificate="required",
+        )
 
     def issue(self, name: str, *, subject: str | None = None, days: int = 30, authority: str = "authority") -> Pair:
         """Return a certificate that the authority has signed, with its open key; negative `days`: expired."""

@@ -21,10 +21,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 from tests.support import class_archive
 from tests.support.process import Child, free_port
+from tests.support.runs import without_tool
 
 VERSION: Final = "4.3.1"
 HOST: Final = "127.0.0.1"
@@ -46,6 +47,28 @@ JVM: Final = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=
 
 class KafkaUnavailable(Exception):
     """Java, Maven or the jars are not to be had; the message is one clear line."""
+
+
+class _Startable(Protocol):
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+StartableT = TypeVar("StartableT", bound=_Startable)
+
+
+@contextlib.contextmanager
+def running(broker: StartableT) -> Iterator[StartableT]:
+    """Start a broker or a cluster, and stop it at the end. Without Java or Maven the test fails, or is skipped where a
+    person has chosen that."""
+    try:
+        try:
+            broker.start()
+        except KafkaUnavailable as unavailable:
+            without_tool(str(unavailable))
+        yield broker
+    finally:
+        broker.stop()
 
 
 def _require(*tools: str) -> None:

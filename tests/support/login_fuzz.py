@@ -103,14 +103,7 @@ def _listeners(certificates: Certificates) -> tuple[ListenerConfig, ...]:
         ListenerConfig(
             name="outside", address=at, protocol="sasl_ssl", mechanisms=MECHANISMS, certificate=certificates.server
         ),
-        ListenerConfig(
-            name="mutual",
-            address=at,
-            protocol="ssl",
-            certificate=certificates.server,
-            client_ca=certificates.authority,
-            client_certificate="required",
-        ),
+        certificates.mutual_listener(address=at),
     )
 
 

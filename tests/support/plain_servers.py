@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import fencepost
-from tests.conftest import without_tool
 from tests.support.group_client import await_coordinator
-from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.kafka import KafkaBroker, running
 from tests.support.logins import add_users, log_in, login_listener
 from tests.support.secured_kafka import MODULES
 
@@ -41,12 +40,8 @@ def plain_kafka(folder: Path, users: Mapping[str, str]) -> Iterator[str]:
         },
         protocols=["SASL_PLAINTEXT"],
     )
-    try:
-        broker.start()
-    except KafkaUnavailable as unavailable:
-        without_tool(str(unavailable))
-    address = broker.listening["SASL_PLAINTEXT"]
-    with log_in(address, "admin", users["admin"]) as admin:
-        await_coordinator(admin, "warm")
-    yield address
-    broker.stop()
+    with running(broker):
+        address = broker.listening["SASL_PLAINTEXT"]
+        with log_in(address, "admin", users["admin"]) as admin:
+            await_coordinator(admin, "warm")
+        yield address

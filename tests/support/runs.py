@@ -7,6 +7,7 @@ the others in `make test-long`: so a promise is guarded by every run, and all it
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 
 import pytest
@@ -31,3 +32,10 @@ def mark_long(items: list[pytest.Item], *, whole: bool) -> None:
     missing = [f"{test}[{name}]" for test, names in named.items() for name in sorted(names - seen[test])]
     if whole and missing:
         raise pytest.UsageError(f"every_run names parameters that do not exist: {', '.join(missing)}")
+
+
+def without_tool(reason: str) -> None:
+    """Fails a test that needs Java, Maven or a browser where it is missing; skips it where a person has chosen that."""
+    if os.environ.get("FENCEPOST_ALLOW_SKIP") == "1" and os.environ.get("CI", "").lower() != "true":
+        pytest.skip(reason)
+    pytest.fail(f"{reason}; FENCEPOST_ALLOW_SKIP=1 skips them (never with CI=true)", pytrace=False)

@@ -234,7 +234,7 @@ class SinkRow:
     name: str
     query: str | None = None
     batch: Annotated[int | None, "the last committed micro-batch; null before the first"] = None
-    rows: Annotated[int | None, "of that batch; null if an older version of fencepost has written it"] = None
+    rows: Annotated[int | None, "of that batch; null if it is not known"] = None
     fence_ms: Annotated[int | None, "time that the step took, all attempts together"] = None
     look_ms: int | None = None
     freeze_ms: int | None = None

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple
 
-from fencepost.core import sequence
 from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.core.producers.dedup import ProducerEntry, RememberedBatch
 from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
@@ -46,13 +45,11 @@ KEPT: Final = 2
 """Number of snapshots to keep: the newest, and one to fall back on."""
 
 _MAGIC: Final = b"fencepS2"  # with another number, raise FORMAT_VERSION too: older servers call it damaged
-_OLD_MAGIC: Final = b"fencepS1"
 _HEAD: Final = Struct(">qqqqq")
 _PID: Final = Struct(">q")
 _COUNT: Final = Struct(">I")
 _SEGMENT: Final = Struct(">qqqqqIIII")
 _PRODUCER: Final = Struct(">qhiqqqIiB")
-_OLD_PRODUCER: Final = Struct(">qhiqqqB")
 _BATCH: Final = Struct(">iiqqq")
 _ABORTED: Final = Struct(">qqq")
 _NONE: Final = -1
@@ -134,24 +131,22 @@ def encode(snapshot: Snapshot) -> bytes:
 def decode(data: bytes) -> Snapshot | None:
     """Return the snapshot, or None if the bytes are damaged or of an unknown version."""
     at = len(_MAGIC) + CHECKSUM_SIZE
-    if len(data) < at or data[: len(_MAGIC)] not in (_MAGIC, _OLD_MAGIC):
+    if len(data) < at or data[: len(_MAGIC)] != _MAGIC:
         return None
     if data[len(_MAGIC) : at] != checksum_of(memoryview(data)[at:]):
         return None
     try:
-        snapshot, end = _decode_body(data, at, is_old=data[: len(_MAGIC)] == _OLD_MAGIC)
+        snapshot, end = _decode_body(data, at)
     except struct.error:
         return None
     return snapshot if end == len(data) else None
 
 
-def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
+def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
     start_offset, end_offset, active_base, position, taken_ms = _HEAD.unpack_from(data, at)
     at += _HEAD.size
-    remembers_from = _NONE
-    if not is_old:
-        (remembers_from,) = _PID.unpack_from(data, at)
-        at += _PID.size
+    (remembers_from,) = _PID.unpack_from(data, at)
+    at += _PID.size
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
     segments = []
@@ -163,9 +158,10 @@ def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
     at += _COUNT.size
     producers = []
     for _ in range(count):
-        layout = _OLD_PRODUCER if is_old else _PRODUCER
-        pid, epoch, last_sequence, last_offset, last_seen, start, *more, remembered = layout.unpack_from(data, at)
-        at += layout.size
+        pid, epoch, last_sequence, last_offset, last_seen, start, run, first_sequence, remembered = (
+            _PRODUCER.unpack_from(data, at)
+        )
+        at += _PRODUCER.size
         batches = []
         for _ in range(remembered):
             first, last, base_offset, crc, timestamp = _BATCH.unpack_from(data, at)
@@ -182,10 +178,9 @@ def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
             last_seen,
             batches,
             None if start == _NONE else Offset(start),
+            run,
+            None if first_sequence == _NONE else Sequence(first_sequence),
         )
-        run, first = more or _sequences_of(entry)
-        entry.run = run
-        entry.transaction_sequence = None if first == _NONE else Sequence(first)
         producers.append((Pid(pid), entry))
     (count,) = _COUNT.unpack_from(data, at)
     at += _COUNT.size
@@ -205,16 +200,6 @@ def _decode_body(data: bytes, at: int, *, is_old: bool) -> tuple[Snapshot, int]:
         None if remembers_from == _NONE else Pid(remembers_from),
     )
     return snapshot, at
-
-
-def _sequences_of(entry: ProducerEntry) -> tuple[int, int]:
-    """Derive the length of the run and the first sequence of the open transaction from the remembered batches."""
-    run, first = 0, _NONE
-    for batch in entry.batches:
-        run += sequence.distance(batch.first_sequence, batch.last_sequence) + 1
-        if batch.base_offset == entry.transaction_start:
-            first = batch.first_sequence
-    return run, first
 
 
 def write(files: Files, directory: str, snapshot: Snapshot) -> None:

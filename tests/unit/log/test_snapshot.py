@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import struct
 from pathlib import Path
 
 import pytest
@@ -49,21 +48,6 @@ def make_snapshot(end: int = 500, *, producers: int = 2) -> Snapshot:
 def test_what_was_encoded_is_decoded() -> None:
     snapshot = make_snapshot()
     assert snapshots.decode(snapshots.encode(snapshot)) == snapshot
-
-
-def test_one_of_the_version_before_is_read_and_says_what_its_batches_say() -> None:
-    """It lacks the number of sequences accepted in a row and the start of the open transaction."""
-    head = struct.pack(">qqqqqI", 7, 500, 500, 0, 99, 0)
-    producer = struct.pack(">qhiqqqB", 5, 3, 4, 49, 123, 49, 2)
-    batches = struct.pack(">iiqqq", 2**31 - 1, 3, 44, 0xFFFFFFFF, 9) + struct.pack(">iiqqq", 4, 4, 49, -1, -1)
-    body = head + struct.pack(">I", 1) + producer + batches + struct.pack(">I", 0)
-    snapshot = snapshots.decode(b"fencepS1" + checksum_of(body) + body)
-    assert snapshot is not None
-    ((pid, entry),) = snapshot.producers
-    assert (pid, entry.epoch, entry.last_sequence, entry.transaction_start) == (5, 3, 4, 49)
-    assert [batch.crc for batch in entry.batches] == [0xFFFFFFFF, None]
-    assert (entry.run, entry.transaction_sequence) == (6, 4)
-    assert snapshot.remembers_from is None
 
 
 def test_an_empty_partition_has_a_snapshot_too() -> None:

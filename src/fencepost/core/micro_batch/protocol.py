@@ -59,9 +59,6 @@ NOBODY: Final = "nobody"
 """For `adopt`: there is no progress record."""
 
 _VERSION: Final = 5
-_READABLE: Final = (1, 2, 3, 4, 5)
-"""Versions of progress records. Version 1 had no origin, version 2 no `replaced`, version 3 no measurements, version 4
-neither `topics` nor `digest`."""
 
 _RUNS_KEPT: Final = 16
 """Runs kept in the record of a batch. Each run after the first skipped the batch and crashed before the next."""
@@ -120,14 +117,14 @@ class Progress:
     """Only for copies: the position in the source to continue from."""
     runs: str = ""
     """The run of the query that wrote this batch and the runs that skipped it since, separated by spaces. This and the
-    two fields below are empty in records of version 1, for jobs and for copies."""
+    two fields below are empty for jobs and for copies."""
     offsets: str = ""
     targets: str = ""
     replaced: str = ""
     """Tokens of the instances that this one and its predecessors replaced, the newest last, with blanks between."""
     rows: int | None = None
     """Records of the batch. This and the times below are for people: no decision depends on them. They are None where
-    they are not known, and in records up to version 3."""
+    they are not known."""
     fence_ms: Milliseconds | None = None
     """Time that the steps of the batch took, all attempts together."""
     look_ms: Milliseconds | None = None
@@ -147,8 +144,8 @@ class Progress:
     def decode(cls, value: bytes) -> Progress:
         try:
             fields = json.loads(value)
-            if fields.pop("version") not in _READABLE:
-                raise UnknownProgress("progress record of a newer version of fencepost: upgrade this one")
+            if fields.pop("version") != _VERSION:
+                raise UnknownProgress("progress record of another version of fencepost: use that one")
             for name, field in fields.items():
                 _check_field(name, field)
             return cls(**fields)

@@ -32,8 +32,6 @@ from fencepost.types import Generation, Milliseconds
 FREE: Final = Generation(0)
 _VERSION: Final = 2
 _LINE_VERSION: Final = 1
-_READABLE: Final = (1, 2)
-"""Version 1 had neither lanes nor sessions."""
 
 
 class UnknownRecord(FencepostError):
@@ -70,9 +68,9 @@ class OwnerRecord:
         try:
             fields = json.loads(value)
             version = fields.pop("version")
-            if version not in _READABLE:
+            if version != _VERSION:
                 raise UnknownRecord(f"owner record of unknown version {version}: upgrade this fencepost")
-            return cls(**{**fields, "older": tuple(fields["older"]), "lanes": tuple(fields.get("lanes", ()))})
+            return cls(**{**fields, "older": tuple(fields["older"]), "lanes": tuple(fields["lanes"])})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnknownRecord(f"not an owner record: {value[:100]!r}") from error
 

@@ -12,7 +12,7 @@ from fencepost.core import restoring
 from fencepost.core.transactions import TransactionState
 from fencepost.errors import DataDirectoryError, StorageError
 from fencepost.server.coordinators import group_rows, owners, transaction_rows
-from fencepost.server.storage.store import FORMAT_VERSION, Statement
+from fencepost.server.storage.store import Statement, check_format
 from fencepost.types import Milliseconds
 
 _PUT_META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
@@ -39,12 +39,11 @@ class StoreFile:
             found = self._connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as error:
             raise StorageError(f"cannot read {path}: {error}") from error
-        if found > FORMAT_VERSION:
+        try:
+            check_format(path, found)
+        except DataDirectoryError:
             self._connection.close()
-            raise DataDirectoryError(
-                f"{path} was written by a newer fencepost (format {found}, this version supports up to "
-                f"{FORMAT_VERSION}): upgrade fencepost"
-            )
+            raise
 
     def __enter__(self) -> Self:
         self._connection.execute("BEGIN IMMEDIATE")

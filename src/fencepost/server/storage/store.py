@@ -28,12 +28,8 @@ logger = logging.getLogger(__name__)
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 
 FORMAT_VERSION: Final = 2
-"""Version of the data directory's format; a server refuses a newer one. It covers every file in the directory, not only
-this store: raise it with each change that an older server would take for damage.
-
-1   the first
-2   snapshots of a partition have the lowest pid and the sequences (`log/snapshot.py`, "fencepS2")
-"""
+"""Version of the data directory's format; a server refuses another one. It covers every file in the directory, not only
+this store: raise it with each change that an older server would take for damage. Version 1 was never released."""
 
 SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -73,6 +69,16 @@ class Later(Sequence[Statement]):
     def __getitem__(self, at: slice) -> Sequence[Statement]: ...
     def __getitem__(self, at: int | slice) -> Statement | Sequence[Statement]:
         return self._make()[at]
+
+
+def check_format(place: Path, found: int) -> None:
+    """Raise DataDirectoryError if what is there has another format than this fencepost's. 0: it is new."""
+    if found not in (0, FORMAT_VERSION):
+        age, advice = ("a newer", "upgrade fencepost") if found > FORMAT_VERSION else ("an older", "start anew")
+        raise DataDirectoryError(
+            f"{place} was written by {age} fencepost (format {found}, this version supports {FORMAT_VERSION}): "
+            f"{advice}, or use another data directory"
+        )
 
 
 class Queryable(Protocol):
@@ -157,11 +163,7 @@ class Store:
 
     def _prepare(self, connection: sqlite3.Connection, sync: Sync, schema: Sequence[str]) -> None:
         found = connection.execute("PRAGMA user_version").fetchone()[0]
-        if found > FORMAT_VERSION:
-            raise DataDirectoryError(
-                f"{self._path.parent} was written by a newer fencepost (format {found}, this version supports up to "
-                f"{FORMAT_VERSION}): upgrade fencepost, or use another data directory"
-            )
+        check_format(self._path.parent, found)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute(f"PRAGMA synchronous = {'FULL' if sync == 'always' else 'NORMAL'}")
         connection.execute("BEGIN")

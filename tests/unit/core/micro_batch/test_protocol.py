@@ -397,30 +397,6 @@ def test_the_runs_of_a_record_are_bounded() -> None:
     assert (len(runs), runs[-1], runs[0]) == (16, "r2", "run-35")
 
 
-def test_a_record_of_the_first_version_is_read_and_has_no_origin() -> None:
-    old = b'{"version": 1, "query": "q", "batch": 4, "incarnation": 3, "token": "other", "host": "there", '
-    old += b'"process": 2, "time_ms": 7, "position": ""}'
-    assert Progress.decode(old) == OTHER
-    assert (OTHER.runs, OTHER.offsets, OTHER.targets) == ("", "", "")
-
-
-def test_a_record_without_measurements_is_read_and_has_none() -> None:
-    fields = json.loads(replace(WRITTEN, rows=5, freeze_ms=7).encode())
-    for name in ("rows", "fence_ms", "look_ms", "freeze_ms", "publish_ms", "previous_commit_ms"):
-        del fields[name]
-    assert Progress.decode(json.dumps({**fields, "version": 3}).encode()) == WRITTEN
-    assert (WRITTEN.rows, WRITTEN.freeze_ms) == (None, None)
-
-
-def test_a_record_without_topics_and_digest_is_read_and_not_compared() -> None:
-    """PIPE-4: a record of version 4 is skipped as before."""
-    fields = json.loads(WRITTEN.encode())
-    assert (fields.pop("topics"), fields.pop("digest")) == ("", "")
-    found = Progress.decode(json.dumps({**fields, "version": 4}).encode())
-    assert found == WRITTEN
-    assert first_call(found, HERE).runs == "r1 r2"
-
-
 def test_a_batch_that_is_in_the_log_is_compared_and_refused_or_written_if_adopted() -> None:
     """PIPE-2, PIPE-4: its topic was recreated, or a query with state computes other rows."""
     found = replace(WRITTEN, topics="c b=1", digest="d")

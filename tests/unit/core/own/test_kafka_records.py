@@ -144,13 +144,6 @@ def test_an_owner_whose_session_is_over_owns_nothing_any_more_and_is_fenced() ->
     assert plan.records["b"].owner is None
 
 
-def test_records_of_the_first_version_are_read() -> None:
-    """They knew neither lanes nor sessions."""
-    fields = json.loads(owned(3, 7).encode())
-    del fields["lanes"], fields["session_ms"]
-    assert OwnerRecord.decode(json.dumps({**fields, "version": 1}).encode()) == owned(3, 7)
-
-
 def test_a_claim_in_line_comes_back_as_it_was_written() -> None:
     record = WaitingClaimRecord(3, ("a", "b"), "host:1", 1_000)
     assert WaitingClaimRecord.decode(record.encode()) == record

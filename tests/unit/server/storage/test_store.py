@@ -104,13 +104,14 @@ def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sy
     again.close()
 
 
-def test_a_newer_format_is_refused_with_both_numbers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("found", "age"), [(FORMAT_VERSION + 1, "newer"), (FORMAT_VERSION - 1, "older")])
+def test_another_format_is_refused_with_both_numbers(tmp_path: Path, found: int, age: str) -> None:
     path = tmp_path / "meta.sqlite"
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {found}")
     connection.close()
     with pytest.raises(
-        DataDirectoryError, match=f"format {FORMAT_VERSION + 1}, this version supports up to {FORMAT_VERSION}"
+        DataDirectoryError, match=rf"{age} fencepost \(format {found}, this version supports {FORMAT_VERSION}\)"
     ):
         Store(path, "os")
 
