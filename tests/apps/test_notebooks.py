@@ -37,8 +37,8 @@ def test_an_interrupted_cell_leaves_producer_and_reader_usable(address: str, top
 import os, signal, threading, time, fencepost
 is_slow, waits = threading.Event(), threading.Event()
 def serialized(value):
-    waits.set()
     while is_slow.is_set():
+        waits.set()
         time.sleep(0.01)  # on the send thread: `result` and `flush` wait
     return value
 producer = fencepost.Producer({address!r}, value_serializer=serialized)
