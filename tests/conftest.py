@@ -19,9 +19,9 @@ import pytest
 from hypothesis import settings
 
 import fencepost.server
-from tests.support import access_matrix, attacks, counts, pace, progress, runs
+from tests.support import access_matrix, attacks, kind_counts, make_runs, progress, suite_time
 from tests.support.kafka import KafkaUnavailable, jars, shared_broker
-from tests.support.runs import without_tool
+from tests.support.make_runs import without_tool
 
 settings.register_profile("untimed", deadline=None)  # a loaded machine is no failure
 settings.load_profile("untimed")
@@ -51,25 +51,25 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # a worker of xdist reports to the controller, which counts for all
         run = config.getoption("floors")
-        floors = counts.read_floors(run) if run else {}
-        config.pluginmanager.register(counts.Counts(floors), "fencepost-counts")
+        floors = kind_counts.read_floors(run) if run else {}
+        config.pluginmanager.register(kind_counts.Counts(floors), "fencepost-counts")
         config.pluginmanager.register(attacks.Table(), "fencepost-attacks")
         config.pluginmanager.register(access_matrix.Table(), "fencepost-access")
-        config.pluginmanager.register(pace.Seconds(), "fencepost-seconds")
+        config.pluginmanager.register(suite_time.Seconds(), "fencepost-seconds")
         if config.getoption("progress"):
             config.pluginmanager.register(progress.Progress(config), "fencepost-progress")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> pace.Shares | None:
-    return pace.Shares(config, log) if config.getoption("share_spark") else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> suite_time.Shares | None:
+    return suite_time.Shares(config, log) if config.getoption("share_spark") else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    runs.mark_long(items, whole=config.args_source is pytest.Config.ArgsSource.TESTPATHS)
-    counts.label(items)
-    pace.arrange(items)
+    make_runs.mark_long(items, whole=config.args_source is pytest.Config.ArgsSource.TESTPATHS)
+    kind_counts.label(items)
+    suite_time.arrange(items)
     if any(item.get_closest_marker(kind) for item in items for kind in ("integration", "browser", "fault")):
         _load_server()
 
@@ -90,7 +90,7 @@ def _load_server() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
-    pace.begin(item)
+    suite_time.begin(item)
     yield
 
 
@@ -103,7 +103,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
-    pace.end(item)
+    suite_time.end(item)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.runner import Runner
 from fencepost.core.security.acls import Operation, ResourceType
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
-from tests.support.http import ANY
+from tests.support.http_client import ANY
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 from tests.support.sink_rows import Rows
 

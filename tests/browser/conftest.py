@@ -11,8 +11,8 @@ from playwright.sync_api import Browser
 
 import fencepost
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
-from tests.support.http import ANY
-from tests.support.runs import without_tool
+from tests.support.http_client import ANY
+from tests.support.make_runs import without_tool
 
 os.environ.setdefault("NODE_OPTIONS", "--no-deprecation")  # the driver's own warnings are not ours
 

@@ -15,7 +15,7 @@ import fencepost
 from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.server.http.console import attention
 from tests.support.browser import WAIT_MS, Visitor
-from tests.support.http import ANY
+from tests.support.http_client import ANY
 from tests.support.logins import add_users, login_listener
 
 pytestmark = pytest.mark.browser

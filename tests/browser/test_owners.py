@@ -16,9 +16,9 @@ from playwright.sync_api import expect
 import fencepost
 from fencepost.cli import main
 from tests.support.browser import Visitor, table_rows
-from tests.support.contender import Contender
 from tests.support.process import Child
 from tests.support.raw import RawClient
+from tests.support.takeover_process import Contender
 from tests.workers.late_owner import CLIENT_ID
 
 pytestmark = pytest.mark.browser

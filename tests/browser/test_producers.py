@@ -17,7 +17,7 @@ from fencepost.cli import main
 from fencepost.errors import ErrorCode
 from fencepost.server.http.console import attention
 from tests.support.browser import Visitor, table_rows
-from tests.support.http import ANY
+from tests.support.http_client import ANY
 from tests.support.transactions import TransactionalProducer, TransactionClient
 
 pytestmark = pytest.mark.browser

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 import fencepost
 from tests.support.browser import WAIT_MS, Visitor
-from tests.support.search import lines_of
+from tests.support.search_events import lines_of
 
 pytestmark = pytest.mark.browser
 

@@ -42,7 +42,7 @@ from tests.compat.login_drivers import (
 from tests.support.crash import await_that
 from tests.support.kafka import KafkaUnavailable
 from tests.support.login_cases import WAYS, Login, Outcome, Way, logins
-from tests.support.runs import without_tool
+from tests.support.make_runs import without_tool
 from tests.support.secured_servers import (
     GROUP,
     SECONDS,

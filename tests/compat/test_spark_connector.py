@@ -11,7 +11,7 @@ import pytest
 import fencepost
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
-from tests.support.runs import without_tool
+from tests.support.make_runs import without_tool
 from tests.workers.spark_connector import connector_jars
 
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(240)]

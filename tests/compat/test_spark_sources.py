@@ -12,7 +12,7 @@ import pytest
 
 import fencepost
 from tests.support.kafka import KafkaUnavailable
-from tests.support.runs import without_tool
+from tests.support.make_runs import without_tool
 from tests.workers.spark_connector import connector_jars
 from tests.workers.spark_sources import BATCHES
 

@@ -13,7 +13,7 @@ import pytest
 
 import fencepost
 from tests.conftest import Kafka
-from tests.support.processing import World
+from tests.support.processing_history import World
 
 SESSION = 1.0
 BATCH = 4.0

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from fencepost import Admin, ConfigError, PartitionsLost, Producer, Reader, TimedOut
-from tests.support.processing import World
+from tests.support.processing_history import World
 
 pytestmark = pytest.mark.fault
 

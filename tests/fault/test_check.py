@@ -17,7 +17,7 @@ from fencepost.log.checking import FlawKind, check_log
 from fencepost.log.files import OsFiles
 from fencepost.server.backup.checking import CheckReport, check
 from tests.support.backups import command, create, files_below, ignore, read, write
-from tests.support.logs import NOW, SMALL, LogBed, append, make_batch
+from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.fault
 

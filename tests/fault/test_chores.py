@@ -32,7 +32,7 @@ from fencepost.server.storage.space import Space
 from tests.support.batches import batch, record
 from tests.support.certificates import make as make_certificates
 from tests.support.clock import HandWoundClock
-from tests.support.logs import append
+from tests.support.log_bed import append
 from tests.support.raw import RawClient, new_topic
 from tests.support.transactions import TransactionalProducer, TransactionClient
 

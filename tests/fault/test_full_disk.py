@@ -24,9 +24,9 @@ from fencepost.server.storage.store import Store
 from fencepost.types import Pid
 from tests.support.batches import batch
 from tests.support.clock import HandWoundClock
-from tests.support.files import FailingFiles
-from tests.support.http import ANY, Metrics, get
-from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
+from tests.support.failing_files import FailingFiles
+from tests.support.http_client import ANY, Metrics, get
+from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch, read_all
 from tests.support.raw import EARLIEST, RawClient
 
 pytestmark = pytest.mark.fault

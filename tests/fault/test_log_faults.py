@@ -16,8 +16,8 @@ from fencepost.kernel import check_batch
 from fencepost.log.recovery import SYNC_FAILED_NAME
 from fencepost.log.segment import file_name
 from fencepost.types import Offset, Pid
-from tests.support.files import Stopped
-from tests.support.logs import NOW, SMALL, LogBed, Stored, append, make_batch, read_all
+from tests.support.failing_files import Stopped
+from tests.support.log_bed import NOW, SMALL, LogBed, Stored, append, make_batch, read_all
 
 pytestmark = pytest.mark.fault
 

@@ -20,7 +20,7 @@ from fencepost.log.handles import Handles
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
 from fencepost.log.segment import Segment
 from fencepost.types import Offset
-from tests.support.logs import NOW, LogBed, read_all
+from tests.support.log_bed import NOW, LogBed, read_all
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(400)]  # threads that fight for one interpreter take their time
 

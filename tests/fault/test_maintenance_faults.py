@@ -15,8 +15,8 @@ from fencepost.kernel import check_batch, decode_batch, encode_batch, read_heade
 from fencepost.log.compaction import swap
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Offset, Pid
-from tests.support.files import Stopped
-from tests.support.logs import NOW, SMALL, LogBed, append, headers_in
+from tests.support.failing_files import Stopped
+from tests.support.log_bed import NOW, SMALL, LogBed, append, headers_in
 
 pytestmark = pytest.mark.fault
 

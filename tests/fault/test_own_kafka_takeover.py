@@ -19,7 +19,7 @@ import pytest
 
 import fencepost
 from fencepost.client.admin import Admin
-from tests.support.contender import Contender
+from tests.support.takeover_process import Contender
 from tests.workers.own_kafka_writer import PARTITIONS
 
 pytestmark = pytest.mark.fault

@@ -16,7 +16,7 @@ from collections import Counter
 import pytest
 
 import fencepost
-from tests.support.contender import Contender
+from tests.support.takeover_process import Contender
 
 pytestmark = pytest.mark.fault
 

@@ -15,9 +15,9 @@ import pytest
 
 import fencepost
 from fencepost.kernel import decode_batch, split_batches
-from tests.support.contender import Contender
 from tests.support.examples import examples
 from tests.support.raw import RawClient
+from tests.support.takeover_process import Contender
 
 pytestmark = pytest.mark.fault
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processing import History, World, busy
+from tests.support.processing_history import History, World, busy
 
 pytestmark = pytest.mark.fault
 

@@ -14,7 +14,7 @@ import pytest
 
 import fencepost
 from examples import exclusive_readers, outbox_relay, replicated_store
-from tests.support.heard import Heard
+from tests.support.spoken_process import Heard
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
 

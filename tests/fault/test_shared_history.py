@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processing import Counted, World, busy
-from tests.support.sharing import SharedReading
+from tests.support.processing_history import Counted, World, busy
+from tests.support.sharing_history import SharedReading
 
 pytestmark = pytest.mark.fault
 

@@ -16,7 +16,7 @@ import pytest
 
 import fencepost
 from tests.conftest import Engine
-from tests.support.heard import Heard
+from tests.support.spoken_process import Heard
 
 pytestmark = pytest.mark.fault
 

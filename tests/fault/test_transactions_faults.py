@@ -11,7 +11,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 from tests.support.gated_files import GatedFiles
 from tests.support.group_client import await_coordinator
 from tests.support.group_client import commit as plain_commit

@@ -15,7 +15,7 @@ import pytest
 
 from fencepost.errors import ErrorCode
 from tests.support.batches import batch
-from tests.support.mortal import MortalServer, Steps
+from tests.support.dying_server import MortalServer, Steps
 from tests.support.raw import ConnectionEnded
 from tests.support.transactions import NOW, TransactionalProducer, TransactionClient
 

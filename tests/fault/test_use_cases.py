@@ -28,7 +28,7 @@ from tests.conftest import Engine
 from tests.support import postgres
 from tests.support.examples import examples
 from tests.support.group_offsets import await_offsets
-from tests.support.heard import Heard
+from tests.support.spoken_process import Heard
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
 

@@ -20,8 +20,7 @@ import fencepost
 import fencepost.spark
 from tests.conftest import Kafka
 from tests.support.committed import committed_values
-from tests.support.spark import session
-from tests.support.walk import (
+from tests.support.lost_machine import (
     PARTITIONS,
     GroupReader,
     Machine,
@@ -33,6 +32,7 @@ from tests.support.walk import (
     operator,
     until,
 )
+from tests.support.spark import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

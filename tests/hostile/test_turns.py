@@ -1,5 +1,5 @@
 """The longest turn of the loop: every API with the longest lists that the limits allow, and coordinators with large
-states. What is measured is processor time of the loop's thread (`tests/support/turns.py`).
+states. What is measured is processor time of the loop's thread (`tests/support/loop_turns.py`).
 
 The requests are those of the table of permissions (`tests/support/access_cases.py`), so a new API is here as soon as it
 is there.
@@ -23,8 +23,8 @@ from fencepost.wire import messages
 from tests.support.access_cases import CASES, Case, Names
 from tests.support.attacks import MIB, TURN, Row, peak_memory, remember
 from tests.support.batches import batch
+from tests.support.loop_turns import LoopWatch
 from tests.support.raw import FETCH, PRODUCE, ConnectionEnded, RawClient
-from tests.support.turns import LoopWatch
 
 pytestmark = pytest.mark.hostile
 

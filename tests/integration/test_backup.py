@@ -26,7 +26,7 @@ from fencepost.server.backup.manifest import MANIFEST, BackupManifest, DamagedBa
 from fencepost.server.storage.datadir import DataDirectory
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 from tests.support.batches import batch
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 from tests.support.group_client import GroupMember
 from tests.support.process import Child
 from tests.support.raw import RawClient

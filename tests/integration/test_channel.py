@@ -19,7 +19,7 @@ from fencepost.server.server import Server
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from fencepost.wire.frame import FrameReader, framed, read_request_head, response_head
-from tests.support.frames import feed
+from tests.support.received_frames import feed
 
 pytestmark = pytest.mark.integration
 

@@ -24,10 +24,10 @@ from fencepost.server.config.reloading import ReloadOutcome, reload
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.session import Session
+from tests.support.configured_server import Serving, run, serve, write_config
 from tests.support.logins import login_listener
 from tests.support.process import free_port
 from tests.support.raw import RawClient
-from tests.support.serving import Serving, run, serve, write_config
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.http.console import attention, streams
 from fencepost.server.server import Ready
-from tests.support.http import ANY, basic, get
+from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration

@@ -16,7 +16,7 @@ import fencepost
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
 from fencepost.core.security.acls import Operation, ResourceType
-from tests.support.http import ANY, basic, get
+from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration

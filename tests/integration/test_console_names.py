@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 import fencepost
-from tests.support.http import ANY, get
+from tests.support.http_client import ANY, get
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ import pytest
 import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import ErrorCode
-from tests.support.http import ANY, get
+from tests.support.http_client import ANY, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 from tests.support.transactions import TransactionalProducer, TransactionClient
 

@@ -19,9 +19,9 @@ import fencepost
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.server.search.searching import MOST_SEARCHES
-from tests.support.http import ANY, basic, get
+from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, delete_acls, grant, log_in, login_listener
-from tests.support.search import events, lines_of, search
+from tests.support.search_events import events, lines_of, search
 
 pytestmark = pytest.mark.integration
 

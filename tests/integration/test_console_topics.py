@@ -14,7 +14,7 @@ import pytest
 import fencepost
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.security.acls import Operation, ResourceType
-from tests.support.http import ANY, Page, basic, get
+from tests.support.http_client import ANY, Page, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration

@@ -23,7 +23,7 @@ from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.process.stacks import ask_for_stacks
 from tests.support.certificates import make
-from tests.support.http import basic, get
+from tests.support.http_client import basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in
 from tests.support.pages import ROOT
 

@@ -20,7 +20,7 @@ import pytest
 import fencepost
 from examples import web_handler
 from tests.conftest import Engine
-from tests.support.heard import Heard
+from tests.support.spoken_process import Heard
 
 pytestmark = pytest.mark.integration
 

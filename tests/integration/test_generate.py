@@ -20,7 +20,7 @@ from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PRE
 from fencepost.errors import FencepostError
 from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import make
-from tests.support.http import ANY, FullDisk, get
+from tests.support.http_client import ANY, FullDisk, get
 from tests.support.promql import read_query
 
 pytestmark = pytest.mark.integration

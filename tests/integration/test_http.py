@@ -24,7 +24,7 @@ from fencepost.errors import FencepostError
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.metrics.scrape import Scrapes
 from tests.support.certificates import make
-from tests.support.http import ANY, FullDisk, Metrics, basic, get
+from tests.support.http_client import ANY, FullDisk, Metrics, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration

@@ -22,7 +22,7 @@ from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PRE
 from fencepost.core.rows import plain
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.http.v1.routes import ROUTES
-from tests.support.http import ANY, basic, get
+from tests.support.http_client import ANY, basic, get
 from tests.support.json_schema import check
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 

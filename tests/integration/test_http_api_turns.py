@@ -12,7 +12,7 @@ import pytest
 import fencepost
 from fencepost.server.net import turns
 from fencepost.server.storage.topics import Topic
-from tests.support.http import ANY, get
+from tests.support.http_client import ANY, get
 
 pytestmark = pytest.mark.integration
 

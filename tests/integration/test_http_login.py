@@ -23,7 +23,7 @@ from fencepost.server.http.console.rendering import render
 from fencepost.server.http.sessions import HttpSessions
 from tests.support.certificates import make
 from tests.support.clock import HandWoundClock
-from tests.support.http import ANY, basic, get
+from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
 
 pytestmark = pytest.mark.integration

@@ -19,7 +19,7 @@ from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PRE
 from fencepost.errors import FencepostError
 from fencepost.server.config.listener import ListenerConfig
 from tests.support.certificates import make
-from tests.support.http import ANY, Metrics, basic, get
+from tests.support.http_client import ANY, Metrics, basic, get
 from tests.support.logins import add_users, login_listener
 
 pytestmark = pytest.mark.integration

@@ -27,8 +27,8 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 
 from tests.support.browser import MISSING, Visitor, find_chromium, open_browser
+from tests.support.make_runs import without_tool
 from tests.support.pages import blocks, commands
-from tests.support.runs import without_tool
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 """It compiles, and installs from a package index."""

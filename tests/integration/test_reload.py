@@ -18,10 +18,10 @@ from fencepost import Producer
 from fencepost.errors import ErrorCode, FencepostError
 from tests.support.batches import batch
 from tests.support.certificates import make
+from tests.support.configured_server import Serving, serve, write_config
 from tests.support.logins import add_users, log_in
 from tests.support.quotas import alter
 from tests.support.raw import API_VERSIONS, ConnectionEnded, RawClient
-from tests.support.serving import Serving, serve, write_config
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 import fencepost
-from tests.support.http import ANY, get
+from tests.support.http_client import ANY, get
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ import fencepost
 from fencepost.errors import ErrorCode
 from tests.support.batches import batch
 from tests.support.raw import FETCH, RawClient
-from tests.support.waiting import EMPTY, FOR_LONG, MIB, WAITING, prepare
+from tests.support.waiting_requests import EMPTY, FOR_LONG, MIB, WAITING, prepare
 
 pytestmark = pytest.mark.integration
 

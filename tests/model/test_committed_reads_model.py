@@ -29,7 +29,7 @@ from fencepost.kernel.header import read_header, split_batches
 from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
 from tests.support.examples import examples
-from tests.support.logs import NOW, LogBed, append
+from tests.support.log_bed import NOW, LogBed, append
 
 pytestmark = pytest.mark.model
 

@@ -24,7 +24,7 @@ from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig
 from fencepost.types import Offset, Pid
 from tests.support.examples import examples
-from tests.support.logs import NOW, LogBed, append, headers_in
+from tests.support.log_bed import NOW, LogBed, append, headers_in
 
 pytestmark = pytest.mark.model
 

@@ -20,9 +20,9 @@ from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import GroupState, Leave
 from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState
 from fencepost.errors import ErrorCode
-from tests.support.consumer_group import Client, ConsumerGroupUnderTest, some_topics
+from tests.support.classic_group import SESSION_MS, GroupUnderTest
 from tests.support.examples import examples
-from tests.support.group import SESSION_MS, GroupUnderTest
+from tests.support.kip848_group import Client, ConsumerGroupUnderTest, some_topics
 
 pytestmark = pytest.mark.model
 

@@ -25,7 +25,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.snapshot_job import SnapshotJob
 from fencepost.types import Offset, Pid
 from tests.support.examples import examples
-from tests.support.logs import NOW, LogBed, Stored, append, headers_in, make_batch, read_all, records_in
+from tests.support.log_bed import NOW, LogBed, Stored, append, headers_in, make_batch, read_all, records_in
 
 pytestmark = pytest.mark.model
 

@@ -16,7 +16,7 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import ErrorCode, Fenced
 from tests.support.clock import HandWoundClock
-from tests.support.promise import check
+from tests.support.producer_promise import check
 from tests.support.scripted import (
     Api,
     DelayedAnswer,
@@ -27,7 +27,7 @@ from tests.support.scripted import (
     ScriptedCluster,
     ScriptedRequest,
 )
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped_producer import SteppedProducer
 
 pytestmark = pytest.mark.model
 

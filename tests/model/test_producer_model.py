@@ -19,9 +19,9 @@ from fencepost.core.producers.window import BUSY
 from fencepost.errors import ErrorCode
 from tests.support.clock import HandWoundClock
 from tests.support.examples import examples
-from tests.support.promise import check
+from tests.support.producer_promise import check
 from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, Script, ScriptedCluster, ScriptedRequest
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped_producer import SteppedProducer
 
 pytestmark = pytest.mark.model
 

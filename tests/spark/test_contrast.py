@@ -17,7 +17,7 @@ import pytest
 from fencepost import Admin, Producer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaUnavailable
-from tests.support.runs import without_tool
+from tests.support.make_runs import without_tool
 from tests.support.spark_drivers import PATIENCE, Drivers
 from tests.workers.spark_connector import connector_jars
 

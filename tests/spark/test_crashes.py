@@ -24,12 +24,12 @@ from fencepost import Admin
 from fencepost.spark.jobs import write
 from fencepost.spark.sink import Sink
 from fencepost.spark.source import register
-from tests.support.away import AwayServer
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable
+from tests.support.make_runs import without_tool
 from tests.support.proxy import Proxy
-from tests.support.runs import without_tool
 from tests.support.scripted import Fate
+from tests.support.short_outage import AwayServer
 from tests.support.spark import ROOT
 from tests.support.spark_drivers import STEPS, Drivers
 

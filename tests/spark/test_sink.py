@@ -18,7 +18,7 @@ from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.progress_topic import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
-from tests.support import writing
+from tests.support import spark_writing
 from tests.support.committed import committed, committed_values
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def test_a_compacted_dead_letter_topic_is_refused_with_the_reason(
     create(ours, f"{name}-dead", cleanup_policy="compact")
     rows = spark.createDataFrame([("one",)], "value string")
     dead = {"deadLetter" if way == "format" else "dead_letter": f"{name}-dead"}
-    write: Any = writing.save if way == "format" else fencepost.spark.write
+    write: Any = spark_writing.save if way == "format" else fencepost.spark.write
     with pytest.raises(Exception, match=f"the dead-letter topic '{name}-dead' is compacted: it rejects rows without"):
         write(rows, ours, topic=name, job=name, **dead)
 

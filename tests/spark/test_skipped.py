@@ -21,9 +21,9 @@ import fencepost.spark
 from fencepost import Admin
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.spark.spool import Spool
-from tests.support import writing
-from tests.support.pauses import paused_at
-from tests.support.writing import create, fill, numbers
+from tests.support import spark_writing
+from tests.support.paused_commit import paused_at
+from tests.support.spark_writing import create, fill, numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ class Way:
                     stack.enter_context(paused_at("done", killed, batch=0))
                     stack.enter_context(pytest.raises(Exception, match=r"Python worker|EOF"))
                     options["onStep"] = "tests.workers.writer_steps:kill_this_process"
-                writing.run(df, self.servers, self.folder / "checkpoint", **self.common, **options)
+                spark_writing.run(df, self.servers, self.folder / "checkpoint", **self.common, **options)
             assert not dies or killed.exists()
             return
         sink = fencepost.spark.Sink(self.servers, on_step=_dies if dies else None, **self.common, **options)
@@ -162,7 +162,7 @@ def test_a_batch_without_state_is_skipped_whatever_it_is_recomputed_to(
     sink = way(ours)
     create(ours, f"{name}-out")
     fill(spark, ours, f"{name}-in", 0, COUNT)
-    df = writing.stream(spark, ours, f"{name}-in").selectExpr("cast(cast(rand() * 1e9 as int) as string) value")
+    df = spark_writing.stream(spark, ours, f"{name}-in").selectExpr("cast(cast(rand() * 1e9 as int) as string) value")
     sink.run(df, dies=True)
     before = numbers(ours, f"{name}-out")
     sink.run(df)
@@ -180,7 +180,7 @@ def test_a_batch_is_not_skipped_if_its_topic_was_recreated_since(
     sink, target = way(servers), f"{name}-out"
     create(servers, target)
     fill(spark, servers, f"{name}-in", 0, COUNT)
-    df = writing.stream(spark, servers, f"{name}-in")
+    df = spark_writing.stream(spark, servers, f"{name}-in")
     sink.run(df, dies=True)
     assert numbers(servers, target).total() == COUNT
     with Admin(servers) as admin:
@@ -214,7 +214,7 @@ def test_a_jump_in_batch_numbers_is_refused_by_format_and_warned_of_by_foreachba
     """PIPE-4: batches that another sink wrote, or that a restored cluster has lost. A function for foreachBatch may
     leave batches out on purpose, a format sees all of them."""
     create(ours, f"{name}-out")
-    df = writing.stream(spark, ours, f"{name}-in", 100)
+    df = spark_writing.stream(spark, ours, f"{name}-in", 100)
     batches = Way("format", ours, name, tmp_path), Way("foreachBatch", ours, name, tmp_path)
     fill(spark, ours, f"{name}-in", 0, 10)
     batches[0].run(df)

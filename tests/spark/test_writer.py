@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fencepost.spark
-from tests.support.writing import create, fill, numbers, run, stream
+from tests.support.spark_writing import create, fill, numbers, run, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

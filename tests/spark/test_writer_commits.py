@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.support.pauses import paused_at
+from tests.support.paused_commit import paused_at
 from tests.support.spark_drivers import STEPS
-from tests.support.writing import create, fill, numbers, run, stream
+from tests.support.spark_writing import create, fill, numbers, run, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,9 +20,9 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.coordinator import Transactional
 from tests.support.committed import committed_values
-from tests.support.pauses import paused_at
+from tests.support.paused_commit import paused_at
 from tests.support.spark import ROOT
-from tests.support.writing import create, fill, numbers, run, save, stream
+from tests.support.spark_writing import create, fill, numbers, run, save, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from fencepost import Reader
 from tests.support.committed import committed_values
 from tests.support.spark import ROOT
 from tests.support.spark_drivers import environment
-from tests.support.writing import create, numbers, save
+from tests.support.spark_writing import create, numbers, save
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

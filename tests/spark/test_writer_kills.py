@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.spark_drivers import STEPS, Drivers
-from tests.support.writing import create, fill, numbers
+from tests.support.spark_writing import create, fill, numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

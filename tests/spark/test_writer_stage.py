@@ -17,8 +17,8 @@ from fencepost.cli import main
 from fencepost.client.admin import HIGH_WATERMARK
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
 from tests.support.committed import committed, committed_values
-from tests.support.pauses import paused_at
-from tests.support.writing import create, fill, numbers, run, save, stream
+from tests.support.paused_commit import paused_at
+from tests.support.spark_writing import create, fill, numbers, run, save, stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from tests.support import class_archive
+from tests.support.make_runs import without_tool
 from tests.support.process import Child, free_port
-from tests.support.runs import without_tool
 
 VERSION: Final = "4.3.1"
 HOST: Final = "127.0.0.1"

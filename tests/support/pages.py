@@ -10,7 +10,7 @@ Comments around a fence, which readers do not see, change that:
 
     <!-- not run: why -->       the block is not executed
     <!-- file: server.toml -->  the block is the content of this file
-    <!-- given: a_script -->    what the text takes for granted: made, and looked at afterwards, by `given.py`
+    <!-- given: a_script -->    what the text takes for granted: made, and looked at afterwards, by `page_setups.py`
     <!-- given:                 the same, in place: Python that is executed first
     Path("nightly.sh").touch()
     -->
@@ -38,7 +38,7 @@ from types import CodeType
 from typing import Any, Final, NamedTuple
 
 import fencepost
-from tests.support import given
+from tests.support import page_setups
 from tests.support.process import free_port
 
 ROOT: Final = Path(__file__).parents[2]
@@ -132,7 +132,7 @@ class Run:
         self._stack.close()
 
     def execute(self, block: Block) -> None:
-        made = [getattr(given, name)(self._namespace) for name in block.given_by_name]
+        made = [getattr(page_setups, name)(self._namespace) for name in block.given_by_name]
         for each in made:
             next(each)
         self._execute(block)

@@ -18,8 +18,8 @@ from contextlib import suppress
 
 from fencepost.client.produce.ticket import Ticket
 from fencepost.errors import Fenced, FencepostError, SendFailed
-from tests.support.contender import is_spoken_to, obey
 from tests.support.kafka_owners import KafkaOwner
+from tests.support.takeover_process import is_spoken_to, obey
 
 PARTITIONS = 3
 WINDOW = 50

@@ -19,7 +19,7 @@ import sys
 
 import fencepost
 from fencepost.client.produce.ticket import Ticket
-from tests.support.contender import is_spoken_to
+from tests.support.takeover_process import is_spoken_to
 
 SESSION = 1.0
 AT_ONCE = 10

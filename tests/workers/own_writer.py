@@ -11,8 +11,8 @@ Every record's value is "TOKEN NUMBER", so that the log tells afterwards who wro
 from __future__ import annotations
 
 from tests.support.batches import batch
-from tests.support.contender import is_spoken_to, obey
 from tests.support.raw import ConnectionEnded, RawClient
+from tests.support.takeover_process import is_spoken_to, obey
 
 OWN = 10_000
 WINDOW = 50

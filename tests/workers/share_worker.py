@@ -1,6 +1,6 @@
 """A worker of a shared reading's history: reads, notes what it was handed out, works and commits, until it is told to
-end or is killed. `tests/support/sharing.py` reads its notes. `without="lease"` removes a safeguard, to see that the
-history notices."""
+end or is killed. `tests/support/sharing_history.py` reads its notes. `without="lease"` removes a safeguard, to see that
+the history notices."""
 
 from __future__ import annotations
 

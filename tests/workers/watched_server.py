@@ -62,7 +62,7 @@ def main() -> int:
 
     from fencepost.server import server
     from fencepost.server.process import child
-    from tests.support.turns import LoopWatch
+    from tests.support.loop_turns import LoopWatch
 
     def watch(loop: asyncio.AbstractEventLoop) -> None:
         with socket.socket(socket.AF_UNIX) as asked, LoopWatch(SimpleNamespace(_loop=loop)) as watched:  # type: ignore[arg-type]

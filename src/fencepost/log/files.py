@@ -1,8 +1,8 @@
 """The file operations that the log uses.
 
 The log accesses the disk only through one `Files` object, so that a test can make a write short, the disk full or an
-fsync fail, and can drop what was not synced (`tests/support/files.py`). Paths are plain strings and handles plain
-descriptors, because every batch passes through these calls.
+fsync fail, and can drop what was not synced (`tests/support/failing_files.py`). Paths are plain strings and handles
+plain descriptors, because every batch passes through these calls.
 """
 
 from __future__ import annotations

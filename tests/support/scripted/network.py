@@ -15,7 +15,7 @@ from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire.frame import FrameReader
 from fencepost.wire.primitives import INT32
-from tests.support.frames import feed
+from tests.support.received_frames import feed
 from tests.support.scripted.fates import DelayedAnswer, Fate, Script
 from tests.support.scripted.state import ScriptedState
 

@@ -10,7 +10,7 @@ from fencepost.client.cluster.sockets import Network
 from fencepost.client.producer import Producer
 from fencepost.clock import Clock
 from fencepost.errors import SendFailed
-from tests.support.stepped import cluster
+from tests.support.stepped_producer import cluster
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from fencepost.errors import BufferFull, TimedOut, Undelivered
 from tests.support.clock import HandWoundClock
 from tests.support.process import free_port
 from tests.support.scripted import ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

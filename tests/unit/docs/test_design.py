@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from tests.support.names import defined
+from tests.support.defined_names import defined
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.unit

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from tests.support.names import defined
+from tests.support.defined_names import defined
 from tests.support.pages import ROOT
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from fencepost.log.files import (
     write_file,
     write_file_atomically,
 )
-from tests.support.files import FailingFiles, Stopped
+from tests.support.failing_files import FailingFiles, Stopped
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import FileHandle, Handles
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,7 @@ from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.log.segment import file_name
 from fencepost.types import Offset, Pid, Sequence
-from tests.support.logs import NOW, SMALL, LogBed, append, headers_in, make_batch, read_all
+from tests.support.log_bed import NOW, SMALL, LogBed, append, headers_in, make_batch, read_all
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from fencepost.log.index import SegmentIndex
 from fencepost.log.partition import OffsetOutOfRange
 from fencepost.log.reading import LargeBatch
 from fencepost.types import Offset
-from tests.support.logs import NOW, SMALL, LogBed, headers_in, read_all
+from tests.support.log_bed import NOW, SMALL, LogBed, headers_in, read_all
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.log.reading import TimedOffset
 from fencepost.types import Offset
-from tests.support.logs import NOW, SMALL, LogBed, append, make_batch
+from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.unit
 

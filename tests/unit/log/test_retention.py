@@ -16,7 +16,7 @@ from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
 from fencepost.log.reading import TimedOffset, first_at_or_after
 from fencepost.types import Offset, Pid
-from tests.support.logs import NOW, SMALL, LogBed, append, make_batch, read_all
+from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch, read_all
 
 pytestmark = pytest.mark.unit
 

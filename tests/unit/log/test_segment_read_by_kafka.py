@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.kernel import encode_batch
-from tests.support.logs import NOW, SMALL, LogBed, append, make_batch
+from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.kafka
 

@@ -14,7 +14,7 @@ from fencepost.log.files import checksum_of
 from fencepost.log.index import IndexMark
 from fencepost.log.snapshot import SegmentMark, Snapshot
 from fencepost.types import Epoch, Offset, Pid, Sequence
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 
 pytestmark = pytest.mark.unit
 

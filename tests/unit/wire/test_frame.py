@@ -26,7 +26,7 @@ from fencepost.wire.frame import (
     request_head,
     response_head,
 )
-from tests.support.frames import feed
+from tests.support.received_frames import feed
 from tests.unit.wire.damage import damaged
 from tests.unit.wire.kio_messages import EVERY_MESSAGE, examples, kio_bytes, message_class
 

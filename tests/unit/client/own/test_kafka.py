@@ -21,7 +21,7 @@ from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, ErrorCode, Fenced, ServerError, TimedOut
 from fencepost.types import Epoch, Generation, Pid, TopicPartition
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

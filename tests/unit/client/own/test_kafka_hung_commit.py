@@ -14,7 +14,7 @@ from fencepost.client.produce.options import ProducerOptions
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Expired, FencepostError, TimedOut
 from fencepost.types import Epoch, Pid
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

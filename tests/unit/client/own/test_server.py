@@ -10,15 +10,15 @@ from fencepost.client.own.claim import Loss
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import Refused, check_claim
 from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, ServerError, Unreachable
-from tests.support import stepped
+from tests.support import stepped_producer
 from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster, ScriptedRequest
-from tests.support.stepped import SteppedProducer
+from tests.support.stepped_producer import SteppedProducer
 
 pytestmark = pytest.mark.unit
 
 
 def cluster(nodes: int = 1, *, knows_own: bool = True, **topics: int) -> ScriptedCluster:
-    return stepped.cluster(nodes, knows_own=knows_own, **(topics or {"t": 1}))
+    return stepped_producer.cluster(nodes, knows_own=knows_own, **(topics or {"t": 1}))
 
 
 def asks(

@@ -9,7 +9,7 @@ import pytest
 from fencepost.client.produce.direct import _EAGER_TURNS, _SELDOM_TURNS
 from fencepost.errors import ErrorCode
 from tests.support.scripted import Api, ErrorAnswer, Late
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from fencepost.core.producers.inflight import Sent
 from fencepost.core.producers.schedule import FEW, LONG_GATHER
 from fencepost.errors import Expired
 from tests.support.scripted import Api, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -28,7 +28,7 @@ from fencepost.errors import (
 )
 from fencepost.types import NO_TIMESTAMP
 from tests.support.scripted import Api, ErrorAnswer, Fate
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

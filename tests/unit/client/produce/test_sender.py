@@ -11,7 +11,7 @@ from fencepost.client.produce.ticket import Delivered, Ticket
 from fencepost.errors import ErrorCode, Expired, Fenced, RecordTooLarge, SendFailed
 from fencepost.kernel import check_batch, partition_for_key
 from tests.support.scripted import Api, DelayedAnswer, ErrorAnswer, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,7 @@ from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import Closed, FencepostError, SendFailed
 from fencepost.types import Epoch, Pid
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

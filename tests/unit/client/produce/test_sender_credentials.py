@@ -13,7 +13,7 @@ from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, TlsRefused, Unreachable
 from fencepost.types import Offset, TopicPartition
 from tests.support.scripted import Api, Fate
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

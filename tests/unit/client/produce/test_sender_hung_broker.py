@@ -11,7 +11,7 @@ from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.core.broker_choice import HEDGE_AFTER
 from fencepost.types import Offset, TopicPartition
 from tests.support.scripted import Api, Fate, ScriptedCluster, ScriptedRequest
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

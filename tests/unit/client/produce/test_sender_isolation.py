@@ -7,7 +7,7 @@ import pytest
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.core.producers.window import BATCHES
 from tests.support.scripted import Api, DelayedAnswer, Fate, ScriptedCluster, ScriptedRequest
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from fencepost.client.produce.ticket import Ticket
 from fencepost.core.producers.schedule import Decision
 from fencepost.errors import ErrorCode, Expired
 from tests.support.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ import pytest
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.stats import ProducerStats
 from tests.support.scripted import Api, Fate
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

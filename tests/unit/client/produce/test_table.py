@@ -13,7 +13,7 @@ from fencepost.client.produce.table import send_table
 from fencepost.errors import BufferFull, ErrorCode, Expired, RecordTooLarge, SendFailed
 from fencepost.types import TableRows
 from tests.support.scripted import Api, ErrorAnswer, Fate, Script
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

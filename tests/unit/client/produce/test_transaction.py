@@ -22,7 +22,7 @@ from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostE
 from fencepost.kernel import read_header
 from fencepost.types import Epoch, Offset, Pid, Sequence, TopicPartition
 from tests.support.scripted import Api, ErrorAnswer, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from fencepost.core.own.claim_request import check_claim
 from fencepost.errors import Fenced, TimedOut, Unreachable
 from fencepost.types import Offset, TopicPartition
 from tests.support.scripted import Api, DelayedAnswer, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

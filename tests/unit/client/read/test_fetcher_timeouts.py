@@ -10,7 +10,7 @@ from fencepost.errors import Unreachable
 from fencepost.types import Offset, TopicPartition
 from tests.support.clock import HandWoundClock
 from tests.support.scripted import Api, Fate, ScriptedCluster
-from tests.support.stepped import SteppedProducer, cluster
+from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_messages import GroupState, Leave, topics_of_subscription
 from fencepost.errors import ErrorCode
-from tests.support.group import REBALANCE_MS, SESSION_MS, GroupUnderTest
+from tests.support.classic_group import REBALANCE_MS, SESSION_MS, GroupUnderTest
 
 pytestmark = pytest.mark.unit
 

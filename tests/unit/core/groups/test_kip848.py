@@ -10,7 +10,7 @@ from fencepost.core.groups.assignors import PartitionId, Partitions
 from fencepost.core.groups.kip848 import SOON
 from fencepost.core.groups.kip848_messages import LEAVE_STATIC_EPOCH, ConsumerGroupState, Heartbeat, MemberState
 from fencepost.errors import ErrorCode
-from tests.support.consumer_group import (
+from tests.support.kip848_group import (
     REBALANCE_MS,
     SESSION_MS,
     Client,

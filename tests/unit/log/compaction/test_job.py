@@ -18,7 +18,7 @@ from fencepost.log.compaction.rewriting import delete_horizon
 from fencepost.log.config import LogConfig
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Epoch, Offset, Pid
-from tests.support.logs import NOW, SMALL, LogBed, append, headers_in
+from tests.support.log_bed import NOW, SMALL, LogBed, append, headers_in
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from fencepost.errors import CorruptBatch
 from fencepost.kernel import Record, check_batch, decode_batch, encode_batch
 from fencepost.kernel.header import BatchHeader, stamp_append_time, stamp_offset
 from fencepost.log.compaction.rewriting import delete_horizon, rebuild, split
-from tests.support.logs import NOW
+from tests.support.log_bed import NOW
 
 pytestmark = pytest.mark.unit
 

@@ -35,7 +35,7 @@ from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from tests.support.batches import batch
 from tests.support.broker_bed import BrokerBed, run_with
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 
 pytestmark = pytest.mark.unit
 

@@ -20,7 +20,7 @@ from fencepost.kernel.control import MarkerType
 from fencepost.log.partition import PartitionLog
 from fencepost.server.search.scanning import FoundRecord, ScannedPiece, Scanner, ScanOrder
 from fencepost.types import Offset, Pid
-from tests.support.logs import NOW, SMALL, LogBed
+from tests.support.log_bed import NOW, SMALL, LogBed
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from fencepost.core.producers.dedup import FADES_AFTER
 from fencepost.kernel import read_header
 from fencepost.server.storage.housekeeping import Housekeeping
 from tests.support.broker_bed import BrokerBed, run_with
-from tests.support.logs import make_batch
+from tests.support.log_bed import make_batch
 
 pytestmark = pytest.mark.unit
 

@@ -21,8 +21,8 @@ from fencepost.server.storage.partition import REOPEN_AFTER_SECONDS, Disk, Parti
 from fencepost.server.storage.store import Store
 from fencepost.server.storage.topics import Topic
 from tests.support.clock import HandWoundClock
-from tests.support.files import FailingFiles
-from tests.support.logs import append, make_batch, read_all
+from tests.support.failing_files import FailingFiles
+from tests.support.log_bed import append, make_batch, read_all
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from fencepost.kernel.control import MarkerType, is_abort
 from fencepost.log.partition import PartitionLog
 from fencepost.server.views.record_lag import LagSpan, RecordLags
 from fencepost.types import Offset, TopicPartition
-from tests.support.logs import NOW, SMALL, LogBed, append
+from tests.support.log_bed import NOW, SMALL, LogBed, append
 
 pytestmark = pytest.mark.unit
 

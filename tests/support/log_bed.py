@@ -12,7 +12,7 @@ from fencepost.log.config import LogConfig
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Offset
-from tests.support.files import FailingFiles
+from tests.support.failing_files import FailingFiles
 
 NOW = 1_700_000_000_000
 """When everything happens, unless a test says otherwise."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import runs
+from tests.support import make_runs
 
 pytestmark = pytest.mark.unit
 
@@ -26,12 +26,12 @@ class Item:
 
 def test_parameters_that_every_run_does_not_name_are_long() -> None:
     items: list[Any] = [Item("a.py::t[x-1]", "x-1"), Item("a.py::t[y-1]", "x-1"), Item("a.py::other[y-1]")]
-    runs.mark_long(items, whole=True)
+    make_runs.mark_long(items, whole=True)
     assert [item.get_closest_marker("long") is not None for item in items] == [False, True, False]
 
 
 def test_a_parameter_that_does_not_exist_is_an_error_when_all_were_collected() -> None:
     items: list[Any] = [Item("a.py::t[x]", "x", "z")]
-    runs.mark_long(items, whole=False)  # the others may just not have been asked for
+    make_runs.mark_long(items, whole=False)  # the others may just not have been asked for
     with pytest.raises(pytest.UsageError, match=r"do not exist: a\.py::t\[z\]"):
-        runs.mark_long(items, whole=True)
+        make_runs.mark_long(items, whole=True)

@@ -2,8 +2,8 @@
 records are written.
 
 The promises know only the public interface. Whatever happens to the workers, with `Processor` each record that was
-written is in the target exactly once, as a stranger counts that reads committed records; `tests/support/sharing.py` has
-those of `Reader`.
+written is in the target exactly once, as a stranger counts that reads committed records;
+`tests/support/sharing_history.py` has those of `Reader`.
 """
 
 from __future__ import annotations

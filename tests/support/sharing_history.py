@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import ClassVar, NamedTuple
 
-from tests.support.processing import Counted, History
+from tests.support.processing_history import Counted, History
 
 
 class HandOut(NamedTuple):

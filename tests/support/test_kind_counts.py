@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support import counts
+from tests.support import kind_counts
 
 pytestmark = pytest.mark.unit
 
@@ -18,17 +18,17 @@ ROOT: Final = Path(__file__).parent.parent.parent
 
 CONFTEST: Final = """
 import pytest
-from tests.support import counts
+from tests.support import kind_counts
 
 def pytest_configure(config):
-    for kind in counts.KINDS:
+    for kind in kind_counts.KINDS:
         config.addinivalue_line("markers", kind)
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(counts.Counts({floors}))
+        config.pluginmanager.register(kind_counts.Counts({floors}))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    counts.label(items)
+    kind_counts.label(items)
 """
 
 TESTS: Final = """
@@ -133,7 +133,7 @@ def test_a_test_without_a_kind_is_not_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("run", ["test", "test-long"])
 def test_the_floors_of_this_project_name_kinds_that_exist(run: str) -> None:
-    floors = counts.read_floors(run)
+    floors = kind_counts.read_floors(run)
     assert {"compat", "kafka", "spark"} <= set(floors)
     assert all(floor > 0 for floor in floors.values())
 
@@ -142,9 +142,9 @@ def test_a_floor_for_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "floors.toml"
     path.write_text("[test]\nunti = 3\n")
     with pytest.raises(pytest.UsageError, match="unti"):
-        counts.read_floors("test", path)
+        kind_counts.read_floors("test", path)
 
 
 def test_floors_of_an_unknown_run_are_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="no floors for tset, only for test, test-long"):
-        counts.read_floors("tset")
+        kind_counts.read_floors("tset")

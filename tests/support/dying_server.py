@@ -23,7 +23,7 @@ from unittest import mock
 
 import fencepost
 from fencepost.server.storage import store
-from tests.support.files import FailingFiles, Stopped
+from tests.support.failing_files import FailingFiles, Stopped
 
 _SLOW_SYNC = 0.02
 
