@@ -25,7 +25,8 @@ _PROPERTY: Final = "kind"
 def label(items: list[pytest.Item]) -> None:
     """Notes every test's kinds where its report will carry them."""
     for item in items:
-        kinds = [kind for kind in KINDS if item.get_closest_marker(kind)]
+        marks = {mark.name for mark in item.iter_markers()}
+        kinds = [kind for kind in KINDS if kind in marks]
         if not kinds:
             raise pytest.UsageError(f"{item.nodeid} has no kind: set pytestmark to one of {', '.join(KINDS)}")
         item.user_properties.extend((_PROPERTY, kind) for kind in kinds)

@@ -106,7 +106,7 @@ class ScriptedBrokers:
         return {
             "error_code": int(code),
             "name": name,
-            "topic_id": None,
+            "topic_id": self._state.topic_ids.get(name),
             "is_internal": False,
             "partitions": partitions,
             "topic_authorized_operations": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
+from uuid import UUID
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.core.own.ownership import OwnershipTable
@@ -51,6 +52,8 @@ class ScriptedState:
         self.keeps_out: dict[int, FencepostError] = {}
         """Nodes that reject every connection, with their error."""
         self.logs: dict[str, list[MemoryLog]] = {}
+        self.topic_ids: dict[str, UUID] = {}
+        """What Metadata says of topics that have one."""
         self.hidden: set[str] = set()
         """Topics for which Metadata returns LEADER_NOT_AVAILABLE."""
         self.creates_topics = False

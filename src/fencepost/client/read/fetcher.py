@@ -365,6 +365,7 @@ class Fetcher:
     def _fetch(self, now: float) -> float:
         """Ask every leader that has no request in flight. Return when to look again."""
         moment = float("inf")
+        known = len(self._failed), self._error
         wanted: dict[int, list[PartitionRead]] = {}
         if now - self._turned >= self._options.patience:
             # The caller was busy for so long that requests may have timed out for no other reason.
@@ -400,7 +401,7 @@ class Fetcher:
                 self._metadata.distrust()
             elif connection is not None:
                 self._ask(connection, partitions)
-        return moment
+        return moment if (len(self._failed), self._error) == known else now  # the caller gets a new error at once
 
     def _unheard(self, fetched: PartitionRead) -> FencepostError:
         known = self._metadata.topics.get(fetched.name.topic)

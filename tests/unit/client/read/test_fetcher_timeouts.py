@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
-from fencepost.errors import Unreachable
+from fencepost.errors import TopicRecreated, Unreachable
 from fencepost.types import Offset, TopicPartition
 from tests.support.clock import HandWoundClock
 from tests.support.scripted import Api, Fate, ScriptedCluster
@@ -18,8 +20,8 @@ PATIENCE = 10.0
 BATCHES = 40
 
 
-def written() -> ScriptedCluster:
-    on = cluster(t=2)
+def written(nodes: int = 1) -> ScriptedCluster:
+    on = cluster(nodes, t=2)
     producer = SteppedProducer(on)
     for number in range(BATCHES):
         producer.send("t", b"x" * 1000, partition=number % 2)
@@ -82,3 +84,24 @@ def test_a_leader_that_does_not_answer_is_given_up_after_the_readers_patience(aw
     with pytest.raises(Unreachable, match=r"t-0|t-1"):
         wait()
     assert PATIENCE <= cluster.clock.monotonic() - began < 3 * PATIENCE
+
+
+def test_the_caller_hears_at_once_that_a_topic_was_created_again() -> None:
+    cluster = written(nodes=2)
+    cluster.topic_ids["t"] = uuid4()
+    fetching = fetcher(cluster)
+    while fetching.take() is None:
+        fetching.run_once()
+    cluster.topic_ids["t"] = uuid4()
+    for partition in range(2):
+        cluster.move_leader("t", partition, 1 - partition)
+    began = cluster.clock.monotonic()
+
+    def wait() -> None:
+        while True:
+            fetching.take()
+            fetching.run_once()
+
+    with pytest.raises(TopicRecreated):
+        wait()
+    assert cluster.clock.monotonic() - began < 1.0, "nobody else winds this clock"
