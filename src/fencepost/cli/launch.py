@@ -67,7 +67,7 @@ def _watch(pipe: int, group: int, end: float, grace: float) -> None:
     while True:
         left = None if end == math.inf else max(0.0, end - time.monotonic())
         if not select.select([pipe], [], [], left)[0]:
-            _end_group(group, grace)
+            end_group(group, grace)
             return
         said = os.read(pipe, 1)
         if not said:
@@ -77,7 +77,8 @@ def _watch(pipe: int, group: int, end: float, grace: float) -> None:
         (end,) = struct.unpack("d", os.read(pipe, 8))  # written with the sign, in one piece
 
 
-def _end_group(group: int, grace: float) -> None:
+def end_group(group: int, grace: float) -> None:
+    """Send SIGTERM to the group, and SIGKILL to what is left of it after `grace` seconds."""
     deadline = time.monotonic() + grace
     try:
         os.killpg(group, signal.SIGTERM)
@@ -86,8 +87,8 @@ def _end_group(group: int, grace: float) -> None:
             os.killpg(group, 0)
             time.sleep(0.02)
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return  # the group has ended
+    except (ProcessLookupError, PermissionError):
+        return  # the group has ended; on macOS, it has only zombies
 
 
 def _end(message: str, code: int) -> None:

@@ -20,14 +20,10 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
-from typing import Final
 
-_LAUNCH: Final = Path(__file__).with_name("launch.py")
-_POLL: Final = 0.02
+from fencepost.cli import launch
 
 
 class Supervised:
@@ -62,7 +58,7 @@ class Supervised:
         with self._signals(), _lifeline() as (theirs, ours):
             self._lifeline = ours
             how = [str(theirs), str(int(self._at_terminal)), repr(self._lease_end()), str(self._grace)]
-            words = [sys.executable, "-IS", str(_LAUNCH), *how, *self._command]
+            words = [sys.executable, "-IS", launch.__file__, *how, *self._command]
             child = subprocess.Popen(words, env=dict(self._environment), process_group=0, pass_fds=(theirs,))
             os.close(theirs)
             self._group = child.pid
@@ -91,32 +87,16 @@ class Supervised:
         """Begin to end the whole group; `run` returns when it is gone."""
         with self._lock:
             if self._group and not self._over and self._ending is None:
-                self._ending = threading.Thread(target=self._end_group, daemon=True)
+                self._ending = threading.Thread(target=launch.end_group, args=(self._group, self._grace), daemon=True)
                 self._ending.start()
 
     def _end_when(self, lost: threading.Event) -> None:
         lost.wait()
         self.end()
 
-    def _end_group(self) -> None:
-        self._signal_group(signal.SIGTERM)
-        self._signal_group(signal.SIGCONT)  # a stopped process handles SIGTERM only after this
-        deadline = time.monotonic() + self._grace
-        while self._signal_group(0):
-            if time.monotonic() >= deadline:
-                self._signal_group(signal.SIGKILL)
-                return
-            time.sleep(_POLL)
-
-    def _signal_group(self, number: int) -> bool:
-        """Send a signal to the group; return whether it has a process."""
-        try:
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: the group has only zombies
             os.killpg(self._group, number)
-        except ProcessLookupError:
-            return False
-        except PermissionError:  # macOS: the group has only zombies
-            return False
-        return True
 
     # -- signals to this process ------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ addresses.py, settings.py, security.py      addresses; timeouts; TLS and SASL
 config_names.py                             the names that other clients use
 handshake.py, sasl.py                       TCP, TLS, versions, authentication
 sockets.py, connection.py, brokers.py       non-blocking: sockets in one selector, one broker, all brokers
-answers.py, metadata.py                      checked answers; brokers, topics, partitions, leaders
+metadata.py                                 checked answers; brokers, topics, partitions, leaders
 blocking.py, batch_channel.py               blocking: one question at a time; record batches, pipelined
 routing.py                                  any broker, the controller, a leader, a coordinator
 patience.py                                 wait for a server that is away

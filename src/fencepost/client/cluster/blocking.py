@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.answers import decode_answer
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import (
     INTRODUCTION,
@@ -36,6 +35,7 @@ from fencepost.client.cluster.handshake import (
     tls_failed,
 )
 from fencepost.client.cluster.interrupts import interrupted, is_mine
+from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Load
 from fencepost.core.steps import carry_out

@@ -13,7 +13,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.answers import decode_answer
 from fencepost.client.cluster.handshake import (
     SOFTWARE_NAME,
     Steps,
@@ -23,6 +22,7 @@ from fencepost.client.cluster.handshake import (
     introduce,
     renew,
 )
+from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.security import OPEN, Security
 from fencepost.client.cluster.sockets import Link, Network
 from fencepost.core.broker_choice import Load

@@ -12,7 +12,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.errors import ErrorCode
+from fencepost.errors import ErrorCode, Malformed
+from fencepost.kernel import Buffer
+from fencepost.wire import messages
+from fencepost.wire.apis import Key
 
 NO_LEADER: Final = -1
 
@@ -25,6 +28,24 @@ def question(topics: Iterable[str] | None, *, create: bool = False) -> dict[str,
         "include_cluster_authorized_operations": False,
         "include_topic_authorized_operations": False,
     }
+
+
+def decode_answer(key: int, version: int, body: Buffer) -> Any:
+    """Return the decoded answer. Raise Malformed if it cannot be read or cannot be true."""
+    answer = messages.decode_response(key, version, body)
+    if key == Key.METADATA:
+        for topic in answer.topics:
+            _check_indexes(topic)
+    return answer
+
+
+def _check_indexes(topic: Any) -> None:
+    """Raise Malformed unless the partitions are 0, 1, 2 …: callers make lists of that length."""
+    indexes = sorted(partition.partition_index for partition in topic.partitions)
+    if indexes != list(range(len(indexes))):
+        raise Malformed(
+            f"Metadata numbers the {len(indexes)} partitions of topic {topic.name!r} {indexes[0]} to {indexes[-1]}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
