@@ -7,11 +7,12 @@ only known to be at least that of the other partitions. Offset and end are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.rows import GroupDetails, GroupMember, GroupOffset, GroupSummary, lag_between
+from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.asking import HttpCaller, check
@@ -80,10 +81,6 @@ class GroupRows(NamedTuple):
     topics: dict[str, list[OffsetRow]]
     lag: GroupLag
 
-    def seen(self, sees: Callable[[str], bool]) -> GroupLag:
-        """Return the lag in the topics that somebody sees."""
-        return GroupLag.of(row for topic, rows in self.topics.items() if sees(topic) for row in rows)
-
 
 async def read_groups(entries: Iterable[GroupEntry], topics: Topics, turns: Turns) -> list[GroupRows]:
     """Read the committed offsets of these groups, in pieces."""
@@ -112,6 +109,18 @@ async def read_groups(entries: Iterable[GroupEntry], topics: Topics, turns: Turn
         found.append(GroupRows(entry.group_id, len(entry.group.members), of, lag))
         work += 1
     return found
+
+
+async def lag_seen(caller: HttpCaller, group: GroupRows) -> GroupLag:
+    """Return the lag of a group in the topics that the caller sees."""
+    if not caller.authorizer.enabled:
+        return group.lag
+    request, lag = caller.request(Key.OFFSET_FETCH), GroupLag()
+    for topic, rows in group.topics.items():
+        for at in range(0, len(rows), PIECE) if request.sees(TOPIC_DESCRIBE, topic) else ():
+            lag = lag.plus(GroupLag.of(rows[at : at + PIECE]))
+            await caller.turns()
+    return lag
 
 
 # -- pages of rows ------------------------------------------------------------------------------------------
