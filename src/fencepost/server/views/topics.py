@@ -131,8 +131,8 @@ async def read_topics(topics: Iterable[Topic], turns: Turns) -> list[TopicRows]:
             found = [partition_row(each, log) for each, log in some]
             rows += found
             sums += TopicSums.of(found)
-            for each, log in some:
-                if log.last_stable_offset < log.high_watermark and len(undecided) < MOST_UNDECIDED:
+            for (each, log), row in zip(some, found, strict=True):
+                if row.stable < row.end and len(undecided) < MOST_UNDECIDED:
                     undecided += [OpenInPartition(each.name, *one) for one in log.producers.open_transactions()]
             work += len(some)
             if work >= PIECE:
