@@ -21,6 +21,7 @@ from fencepost.core.security.acls import Operation, ResourceType
 from fencepost.server.search.searching import MOST_SEARCHES
 from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, delete_acls, grant, log_in, login_listener
+from tests.support.lost_machine import until
 from tests.support.search_events import events, lines_of, search
 
 pytestmark = pytest.mark.integration
@@ -236,12 +237,16 @@ def test_reading_needs_the_permission_that_fetch_needs(tmp_path: Path) -> None:
                 refused = get(server.http + path, basic(*ALICE))
                 assert refused.status == 403, path
                 assert "User:alice may not READ topic secrets" in refused.text
-            denied = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
-            assert ("User:alice", "Fetch", "READ", "secrets") in [
-                (row["principal"], row.get("api"), row.get("operation"), row.get("resource"))
-                for row in denied
-                if row["event"] == "access.denied"
-            ]
+
+            def denied() -> list[tuple[str, ...]]:
+                events = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
+                return [
+                    (row["principal"], row["api"], row["operation"], row["resource"])
+                    for row in events
+                    if row["event"] == "access.denied"
+                ]
+
+            until(lambda: ("User:alice", "Fetch", "READ", "secrets") in denied(), "the line in the audit log")
             create_acls(client, [read])
             assert search(server.http, "secrets", basic(*ALICE)).rows == ["0-0"]
             with closing(events(server.http, "secrets", basic(*ALICE), until="follow")) as heard:  # type: ignore[type-var]

@@ -103,18 +103,21 @@ class Scrapes:
 
     def _with_records(self, groups: list[GroupRows]) -> list[GroupRows]:
         """Return the groups with their lags in records, as far as they are counted. The snapshot stays as it is."""
-        groups = [each._replace(topics={topic: list(rows) for topic, rows in each.topics.items()}) for each in groups]
-        found = [each for group in groups for each in group.topics.items()]
         spans = [
-            ((number, at), TopicPartition(topic, row.partition), row.span)
-            for number, (topic, rows) in enumerate(found)
+            ((group.name, topic, at), TopicPartition(topic, row.partition), row.span)
+            for group in groups
+            for topic, rows in group.topics.items()
             for at, row in enumerate(rows)
             if row.span is not None
         ]
-        for (number, at), records in self._lags.count(spans).items():
-            rows = found[number][1]
+        counted = self._lags.count(spans)
+        if not counted:
+            return groups
+        copies = {each.name: {topic: list(rows) for topic, rows in each.topics.items()} for each in groups}
+        for (group, topic, at), records in counted.items():
+            rows = copies[group][topic]
             rows[at] = rows[at]._replace(records=records)
-        return groups
+        return [each._replace(topics=copies[each.name]) for each in groups]
 
     def _sinks(self, logs: dict[str, tuple[PartitionLog, Offset]], most: int) -> Iterator[Family]:
         known = ((topic, self._snapshots.sinks.progress(topic, *log)) for topic, log in logs.items())

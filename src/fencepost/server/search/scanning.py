@@ -1,6 +1,6 @@
-"""Pieces of a search, in a thread: whole batches from the log's files, tested as columns.
+"""Pieces of a search, in a thread: whole batches from the log's files.
 
-Nothing here runs once per record unless the record matches. A piece is short, and between its slices the thread rests
+Only batches whose bytes can have a match are decoded. A piece is short, and between its slices the thread rests
 as long as the pace asks for, so that producers do not notice. Everything that was passed over is counted or noted: a
 search never claims to have looked at something that it has not.
 """
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time, thread_time
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from fencepost.core.search.matching import Cells, HeaderCells, RecordTests, SearchColumns
+from fencepost.core.search.matching import RecordTests
 from fencepost.core.search.pace import SearchPace
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
-from fencepost.kernel import ColumnDecoder, decode_batch, unpack
+from fencepost.kernel import Record, decode_batch, unpack
 from fencepost.kernel.codecs import CODECS, NONE
-from fencepost.kernel.columns import BytesColumn, RecordColumns
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, check_batch, read_header
 from fencepost.kernel.payload import unpacked
 from fencepost.log.counting import is_aborted
@@ -234,32 +233,19 @@ class Scanner:
         piece: ScannedPiece,
         state: TransactionState,
     ) -> bool:
-        decoder = ColumnDecoder(headers=True)
         start, stop = max(header.base_offset, piece.reached), min(header.next_offset, order.stop)
-        decoder.add(data, at, start=start, stop=stop, check=False, max_bytes=self._max_bytes)
-        batch = _Batch(decoder.take())
-        for row in self._tests.rows(batch.columns):
-            if not self._is_in_time(batch.times[row]):
+        for record in decode_batch(data, at, check=False, max_bytes=self._max_bytes):
+            if not start <= record.offset < stop:
                 continue
-            if len(piece.found) >= order.room:
-                if not order.counts_on:
-                    if piece.found:
-                        piece.reached = max(piece.reached, Offset(piece.found[-1].offset + 1))
-                    piece.records += sum(1 for offset in batch.offsets if offset < piece.reached)
+            if self._is_in_time(record.timestamp) and self._tests.passes(record.key, record.value, record.headers):
+                if len(piece.found) < order.room:
+                    piece.found.append(_found(record, header, order.partition, state))
+                elif order.counts_on:
+                    piece.left_out += 1
+                else:
+                    piece.reached = Offset(record.offset)
                     return False
-                piece.left_out += 1
-                continue
-            offset = batch.offsets[row]
-            sequence = (
-                last_of(header.base_sequence, offset - header.base_offset + 1) if header.base_sequence >= 0 else -1
-            )
-            piece.found.append(
-                FoundRecord(
-                    order.partition, Offset(offset), batch.times[row], batch.key(row), batch.value(row),
-                    batch.headers(row), _codec(header), header.pid, header.epoch, sequence, state,
-                )
-            )  # fmt: skip
-        piece.records += batch.columns.rows
+            piece.records += 1
         return True
 
     def _is_in_time(self, timestamp: Milliseconds) -> bool:
@@ -268,40 +254,14 @@ class Scanner:
         return self._latest is None or timestamp <= self._latest
 
 
-class _Batch:
-    """The columns of a decoded batch."""
-
-    def __init__(self, decoded: RecordColumns) -> None:
-        assert decoded.key is not None
-        assert decoded.value is not None
-        assert decoded.headers is not None
-        assert decoded.offset is not None
-        assert decoded.timestamp is not None
-        header_offsets = memoryview(decoded.headers.offsets).cast("B").cast("i")
-        self._headers = HeaderCells(header_offsets, _cells(decoded.headers.names), _cells(decoded.headers.values))
-        self.columns = SearchColumns(decoded.rows, _cells(decoded.key), _cells(decoded.value), self._headers)
-        self.offsets = memoryview(decoded.offset.data).cast("B").cast("q")
-        self.times = memoryview(decoded.timestamp.data).cast("B").cast("q")
-
-    def key(self, row: int) -> bytes | None:
-        return None if self.columns.key.is_null(row) else self.columns.key.cell(row)
-
-    def value(self, row: int) -> bytes | None:
-        return None if self.columns.value.is_null(row) else self.columns.value.cell(row)
-
-    def headers(self, row: int) -> tuple[tuple[str, bytes | None], ...]:
-        names, values = self._headers.names, self._headers.values
-        return tuple(
-            (names.cell(at).decode(errors="replace"), None if values.is_null(at) else values.cell(at))
-            for at in range(self._headers.offsets[row], self._headers.offsets[row + 1])
-        )
-
-
-def _cells(column: BytesColumn) -> Cells:
-    """Return a decoded column, which begins with its buffers' first row."""
-    validity = bytes(memoryview(column.validity)) if column.validity is not None else None
-    offsets = memoryview(column.offsets).cast("B").cast("i")
-    return Cells(bytes(memoryview(column.data)), offsets, validity)
+def _found(record: Record, header: BatchHeader, partition: int, state: TransactionState) -> FoundRecord:
+    sequence = -1
+    if header.base_sequence >= 0:
+        sequence = last_of(header.base_sequence, record.offset - header.base_offset + 1)
+    return FoundRecord(
+        partition, Offset(record.offset), record.timestamp, record.key, record.value, record.headers,
+        _CODEC_NAMES.get(header.codec, str(header.codec)), header.pid, header.epoch, sequence, state,
+    )  # fmt: skip
 
 
 def _state(header: BatchHeader, order: ScanOrder) -> TransactionState:
@@ -326,7 +286,3 @@ def _bytes_before(header: BatchHeader, offset: Offset) -> int:
     """Return the bytes of a batch before an offset, as if all its offsets had the same share."""
     offsets = max(header.last_offset_delta + 1, 1)
     return header.size * min(max(offset - header.base_offset, 0), offsets) // offsets
-
-
-def _codec(header: BatchHeader) -> str:
-    return _CODEC_NAMES.get(header.codec, str(header.codec))

@@ -7,11 +7,12 @@ only known to be at least that of the other partitions. Offset and end are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.rows import GroupDetails, GroupMember, GroupOffset, GroupSummary, lag_between
+from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.asking import HttpCaller, check
@@ -68,10 +69,10 @@ class GroupLag(NamedTuple):
         )
 
     @classmethod
-    def of(cls, rows: Iterable[OffsetRow], committed_ms: int = -1) -> GroupLag:
+    def of(cls, rows: Iterable[OffsetRow]) -> GroupLag:
         lags = [row.lag for row in rows]
         known = [lag for lag in lags if lag is not None]
-        return cls(sum(known), len(lags) - len(known), len(lags), committed_ms)
+        return cls(sum(known), len(lags) - len(known), len(lags))
 
 
 class GroupRows(NamedTuple):
@@ -80,10 +81,6 @@ class GroupRows(NamedTuple):
     topics: dict[str, list[OffsetRow]]
     lag: GroupLag
 
-    def seen(self, sees: Callable[[str], bool]) -> GroupLag:
-        """Return the lag in the topics that somebody sees."""
-        return GroupLag.of(row for topic, rows in self.topics.items() if sees(topic) for row in rows)
-
 
 async def read_groups(entries: Iterable[GroupEntry], topics: Topics, turns: Turns) -> list[GroupRows]:
     """Read the committed offsets of these groups, in pieces."""
@@ -91,27 +88,45 @@ async def read_groups(entries: Iterable[GroupEntry], topics: Topics, turns: Turn
     work = 0
     for entry in entries:
         of: dict[str, list[OffsetRow]] = {}
-        lag = GroupLag()
+        known = closed = partitions = 0
+        newest = -1
         offsets = list(zip(entry.offsets, entry.offsets.values(), strict=True))
         for at in range(0, len(offsets), PIECE):
-            some, last, topic, newest = offsets[at : at + PIECE], None, None, -1
-            rows: list[OffsetRow] = []
+            some, last, topic = offsets[at : at + PIECE], None, None
             for (name, index), committed in some:
                 if name != last:
                     last, topic = name, topics.get(name)
                 partition = topic.partition(index) if topic is not None else None
                 if partition is not None:  # else it was deleted in the meantime
-                    rows.append(row := offset_row(partition, committed.offset))
+                    row = offset_row(partition, committed.offset)
                     of.setdefault(name, []).append(row)
+                    partitions += 1
+                    if row.lag is None:
+                        closed += 1
+                    else:
+                        known += row.lag
                     newest = max(newest, committed.committed_ms)
-            lag = lag.plus(GroupLag.of(rows, newest))
             work += len(some)
             if work >= PIECE:
                 work = 0
                 await turns()
-        found.append(GroupRows(entry.group_id, len(entry.group.members), of, lag))
+        found.append(
+            GroupRows(entry.group_id, len(entry.group.members), of, GroupLag(known, closed, partitions, newest))
+        )
         work += 1
     return found
+
+
+async def lag_seen(caller: HttpCaller, group: GroupRows) -> GroupLag:
+    """Return the lag of a group in the topics that the caller sees."""
+    if not caller.authorizer.enabled:
+        return group.lag
+    request, lag = caller.request(Key.OFFSET_FETCH), GroupLag()
+    for topic, rows in group.topics.items():
+        for at in range(0, len(rows), PIECE) if request.sees(TOPIC_DESCRIBE, topic) else ():
+            lag = lag.plus(GroupLag.of(rows[at : at + PIECE]))
+            await caller.turns()
+    return lag
 
 
 # -- pages of rows ------------------------------------------------------------------------------------------

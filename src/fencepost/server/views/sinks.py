@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -14,16 +15,16 @@ from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PRE
 from fencepost.core.micro_batch.zombies import FencedWrite, SinkStory, WrittenProgress, story_of
 from fencepost.core.producers.pid import Identity
 from fencepost.core.rows import SinkRow
-from fencepost.core.security.access import TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
+from fencepost.core.security.access import TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
 from fencepost.log.counting import is_aborted
 from fencepost.log.partition import PartitionLog
-from fencepost.server.net.turns import paced
 from fencepost.server.views.asking import HttpCaller
 from fencepost.server.views.paging import Page, PagePlace, cut
-from fencepost.types import NO_EPOCH, NO_PID, Offset
+from fencepost.server.views.topics import seen_topics
+from fencepost.types import Offset
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
@@ -35,21 +36,6 @@ _FAR_LOOK: Final = 4096
 _MOST_TAILS: Final = 1000
 _BYTES: Final = 256 * 1024
 """Bytes per read."""
-
-
-def _last_progress(log: PartitionLog, stable: Offset) -> Progress | None:
-    """Return the last committed progress record before `stable`, the last stable offset. Blocks; any thread may call
-    it. Raise FencepostError if the log cannot be read."""
-    first = log.start_offset
-    back = _FIRST_LOOK
-    while True:
-        start = max(first, Offset(stable - back))
-        found = None
-        for found in _between(log, start, stable):  # noqa: B007
-            pass
-        if found is not None or start <= first:
-            return Progress.decode(found[0]) if found is not None else None
-        back *= 16
 
 
 def _between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[bytes, Identity]]:
@@ -108,12 +94,14 @@ class SinkTails:
     def read(self, topic: str, log: PartitionLog, stable: Offset, *, far: bool = False) -> SinkTail:
         """Read the tail before `stable`: some tens of batches, or with `far` some thousands. Blocks. Raise
         FencepostError if the log cannot be read."""
-        start = max(log.start_offset, Offset(stable - _look(far)))
-        records = _decoded(list(_between(log, start, stable)))
-        if not records:
-            last = _last_progress(log, stable)  # many batches were aborted since
-            records = [] if last is None else [WrittenProgress(last, Identity(NO_PID, NO_EPOCH))]
-        tail = SinkTail(story_of(records), start <= log.start_offset)
+        look, found = _look(far), deque[tuple[bytes, Identity]](maxlen=_FAR_LOOK)
+        start = stable
+        while not found and start > log.start_offset:  # many batches may have been aborted since
+            start = max(log.start_offset, Offset(stable - look))
+            found.extend(_between(log, start, stable))
+            look *= 16
+        is_whole = start <= log.start_offset and len(found) < _FAR_LOOK
+        tail = SinkTail(story_of(_decoded(list(found))), is_whole)
         if len(self._known) >= _MOST_TAILS:
             self._known.clear()
         self._known[topic] = log, stable, _look(far), tail
@@ -138,15 +126,7 @@ def _look(far: bool) -> int:
 
 async def list_sinks(caller: HttpCaller, place: PagePlace, find: str = "") -> Page[SinkRow]:
     """Return the sinks whose names contain `find`, in capitals or not."""
-    request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
-    wanted = find.lower()
-    seen = [
-        topic
-        async for topic in paced(list(caller.broker.topics))
-        if topic.name.startswith(PROGRESS_TOPIC_PREFIX)
-        and wanted in topic.name.removeprefix(PROGRESS_TOPIC_PREFIX).lower()
-        and request.sees(TOPIC_DESCRIBE, topic.name)
-    ]
+    seen = await seen_topics(caller, find, prefix=PROGRESS_TOPIC_PREFIX)
     topics, cursor = await cut(seen, lambda topic: (topic.name,), place)
     return Page([await _sink(caller, topic) for topic in topics], cursor)
 

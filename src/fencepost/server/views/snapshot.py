@@ -8,7 +8,7 @@ computed here once for all of them.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.groups import GroupLag, GroupRows, read_groups
@@ -18,6 +18,8 @@ from fencepost.server.views.topics import MOST_UNDECIDED, OpenInPartition, Topic
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
     from fencepost.types import Milliseconds
+
+_KEPT_SECONDS: Final = 1.0
 
 
 class Snapshot(NamedTuple):
@@ -34,7 +36,8 @@ class Snapshot(NamedTuple):
 
 
 class Snapshots:
-    """The one cache of what is shown: the last snapshot, and the last records of the sinks' progress topics."""
+    """The one cache of what is shown: the last snapshot, and the last records of the sinks' progress topics. A snapshot
+    is forgotten after a second: a large server has a row for each of very many committed offsets."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -46,7 +49,13 @@ class Snapshots:
         taking = self._taking
         if taking is None or (taking.done() and not self._is_fresh(taking, max_age)):
             taking = self._taking = asyncio.ensure_future(self._take())
+            loop = asyncio.get_running_loop()
+            taking.add_done_callback(lambda taken: loop.call_later(_KEPT_SECONDS, self._forget, taken))
         return await asyncio.shield(taking)
+
+    def _forget(self, taken: asyncio.Future[Snapshot]) -> None:
+        if self._taking is taken:
+            self._taking = None
 
     def _is_fresh(self, taken: asyncio.Future[Snapshot], max_age: float) -> bool:
         if taken.cancelled() or taken.exception() is not None:

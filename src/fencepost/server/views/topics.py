@@ -16,7 +16,12 @@ from fencepost.core.rows import (
     TopicDetailsRow,
     TopicRow,
 )
-from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
+from fencepost.core.security.access import (
+    CLUSTER_DESCRIBE,
+    TOPIC_DESCRIBE,
+    TOPIC_READ,
+    TRANSACTIONAL_ID_DESCRIBE,
+)
 from fencepost.errors import ErrorCode
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.asking import HttpCaller, check
@@ -106,6 +111,11 @@ class TopicRows(NamedTuple):
     undecided: list[OpenInPartition]
     """Transactions that hold readers back, at most `MOST_UNDECIDED`."""
 
+    @property
+    def is_open(self) -> bool:
+        """The sums are those of all partitions."""
+        return self.sums.opened == self.partitions
+
 
 async def read_topics(topics: Iterable[Topic], turns: Turns) -> list[TopicRows]:
     """Read the open partitions of these topics, in pieces. Small topics share one."""
@@ -121,8 +131,8 @@ async def read_topics(topics: Iterable[Topic], turns: Turns) -> list[TopicRows]:
             found = [partition_row(each, log) for each, log in some]
             rows += found
             sums += TopicSums.of(found)
-            for each, log in some:
-                if log.last_stable_offset < log.high_watermark and len(undecided) < MOST_UNDECIDED:
+            for (each, log), row in zip(some, found, strict=True):
+                if row.stable < row.end and len(undecided) < MOST_UNDECIDED:
                     undecided += [OpenInPartition(each.name, *one) for one in log.producers.open_transactions()]
             work += len(some)
             if work >= PIECE:
@@ -147,10 +157,25 @@ _SOURCES: Final = {1: "topic", 4: "static", 5: "default"}
 _READ_COMMITTED: Final = 1
 
 
+async def seen_topics(
+    caller: HttpCaller, find: str = "", *, prefix: str = "", internal: bool = True, reads: bool = False
+) -> list[Topic]:
+    """Return the topics that the caller may describe, or with `reads` read, whose names have `prefix` and behind it
+    contain `find`, in capitals or not."""
+    key, need = (Key.DESCRIBE_PRODUCERS, TOPIC_READ) if reads else (Key.DESCRIBE_TOPIC_PARTITIONS, TOPIC_DESCRIBE)
+    request, wanted = caller.request(key), find.lower()
+    return [
+        topic
+        async for topic in paced(list(caller.broker.topics))
+        if topic.name.startswith(prefix)
+        and wanted in topic.name.removeprefix(prefix).lower()
+        and (internal or not topic.name.startswith("__"))
+        and request.sees(need, topic.name)
+    ]
+
+
 async def list_topics(caller: HttpCaller, place: PagePlace) -> Page[TopicRow]:
-    request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
-    seen = [topic async for topic in paced(list(caller.broker.topics)) if request.sees(TOPIC_DESCRIBE, topic.name)]
-    rows, cursor = await cut(seen, lambda topic: (topic.name,), place)
+    rows, cursor = await cut(await seen_topics(caller), lambda topic: (topic.name,), place)
     return Page(
         [TopicRow(row.name, row.topic_id, row.partition_count, row.name.startswith("__")) for row in rows], cursor
     )

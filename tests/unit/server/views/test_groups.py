@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from fencepost.kernel.header import read_header
 from fencepost.server.broker import Broker
 from fencepost.server.net.turns import Turns
 from fencepost.server.views import groups, topics
-from fencepost.server.views.groups import GroupLag, GroupRows, read_groups
+from fencepost.server.views.groups import GroupLag, GroupRows, lag_seen, read_groups
 from fencepost.server.views.topics import TopicSums, read_topics
 from fencepost.types import Offset, TopicPartition
 from tests.support.broker_bed import BrokerBed, run_with
@@ -123,7 +124,11 @@ def test_topics_that_the_caller_does_not_see_do_not_count(tmp_path: Path) -> Non
             await bed.broker.groups.commit("readers", {TopicPartition(name, 0): Committed(Offset(2), -1, "", 0)})
         [group] = await read_groups(list(bed.broker.groups), bed.broker.topics, Turns())
         assert group.lag[:3] == (6, 0, 2)
-        assert group.seen(lambda topic: topic == "u")[:3] == (3, 0, 1)
+        request = SimpleNamespace(sees=lambda _, topic: topic == "u")
+        caller: Any = SimpleNamespace(
+            authorizer=SimpleNamespace(enabled=True), request=lambda _: request, turns=Turns()
+        )
+        assert (await lag_seen(caller, group))[:3] == (3, 0, 1)
 
     run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})
 

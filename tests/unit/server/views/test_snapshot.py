@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from fencepost.kernel import encode_batch
 from fencepost.kernel.header import read_header
 from fencepost.server.views import snapshot
 from fencepost.server.views.snapshot import Snapshots
+from fencepost.server.views.topics import TopicRows, TopicSums
 from fencepost.types import Offset, TopicPartition
 from tests.support.broker_bed import BrokerBed, run_with
 
@@ -80,3 +83,31 @@ def test_one_that_failed_is_taken_again(tmp_path: Path, monkeypatch: pytest.Monk
         assert (await snapshots.now(1.0)).topics["t"].partitions == 2
 
     run_with(lambda: BrokerBed(tmp_path / "data"), test, 2, {})
+
+
+def test_a_snapshot_is_not_kept_when_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a large server take much memory."""
+    monkeypatch.setattr(snapshot, "_KEPT_SECONDS", 0.01)
+
+    async def test(bed: BrokerBed) -> None:
+        class Log:
+            """Stands for what only a row of the snapshot refers to."""
+
+        made: list[weakref.ref[Log]] = []
+
+        async def read(topics: object, turns: object) -> list[object]:
+            found = Log()
+            made.append(weakref.ref(found))
+            return [TopicRows("t", 1, [found], TopicSums(), [])]  # type: ignore[list-item]
+
+        monkeypatch.setattr(snapshot, "read_topics", read)
+        snapshots = Snapshots(bed.broker)
+        assert len((await snapshots.now()).topics["t"].rows) == 1
+        for _ in range(1000):
+            await asyncio.sleep(0.01)
+            gc.collect()
+            if made[0]() is None:
+                return
+        raise AssertionError("the snapshot is still there")
+
+    run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})

@@ -36,18 +36,6 @@ from fencepost.wire.apis import Key
 
 MOST: Final = 200
 """Partitions of one reset: a person must be able to look at the preview, and the form must carry it."""
-KINDS: Final = {
-    "earliest": "the earliest record",
-    "latest": "the end",
-    "offset": "an offset",
-    "time": "a time",
-    "shift": "shifted by a number",
-}
-_EXAMPLES: Final = {
-    "offset": "an offset such as 4711",
-    "time": f"a time such as {EXAMPLE_TIME}",
-    "shift": "a number of offsets such as 100 or -100",
-}
 _ROW: Final = re.compile(r"([0-9]{1,9})\.([0-9]{1,18}|-)\.([0-9]{1,18})")
 
 
@@ -68,7 +56,7 @@ class ResetForm(NamedTuple):
 
     topic: str = ""
     to: str = "earliest"
-    value: str = ""
+    """earliest, latest, an offset or a time; or so many offsets away, with a sign."""
     partitions: str = ""
 
     @classmethod
@@ -76,22 +64,13 @@ class ResetForm(NamedTuple):
         return cls(*(fields.get(name, "").strip() or cls._field_defaults[name] for name in cls._fields))
 
     @property
+    def is_shift(self) -> bool:
+        return self.to[0] in "+-"
+
+    @property
     def target(self) -> ResetTarget:
         """Return the destination, or raise ConfigError."""
-        match self.to:
-            case "earliest" | "latest":
-                return parse_target(self.to)
-            case "offset" | "time" | "shift" if not self.value:
-                raise ConfigError(f"the destination is empty: expected {_EXAMPLES[self.to]}")
-            case "shift":
-                return parse_shift(self.value)
-            case "offset" | "time":
-                found = parse_target(self.value)
-                if found.kind != self.to or found.value < 0:
-                    raise ConfigError(f"{self.value}: expected {_EXAMPLES[self.to]}")
-                return found
-            case _:
-                raise ConfigError(f"{self.to}: expected one of {', '.join(KINDS)}")
+        return parse_shift(self.to) if self.is_shift else parse_target(self.to)
 
 
 def read_partitions(text: str, count: int) -> list[int]:
@@ -142,7 +121,6 @@ async def read(visit: Visit) -> Values:
     return {
         "group": details,
         "form": form,
-        "kinds": KINDS,
         "topics": await _topics(visit, details),
         "problem": problem,
         "lines": lines,
@@ -206,10 +184,10 @@ async def _topics(visit: Visit, group: GroupDetails) -> list[str]:
 
 def command(group: str, form: ResetForm) -> str:
     """Return the command that does the same, without the range of partitions, which it names one by one."""
-    where = f"--shift-by {form.value}" if form.to == "shift" else f"--to {form.to}"
-    if form.to in ("offset", "time"):
-        where = f"--to {shlex.quote(form.value)}"
-    return f"fencepost group reset {shlex.quote(group)} --topic {shlex.quote(form.topic)} {where}"
+    where = "--shift-by" if form.is_shift else "--to"
+    return (
+        f"fencepost group reset {shlex.quote(group)} --topic {shlex.quote(form.topic)} {where} {shlex.quote(form.to)}"
+    )
 
 
 # -- the change -------------------------------------------------------------------------------------------------

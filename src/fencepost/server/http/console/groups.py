@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from fencepost.core.rows import GroupMember, GroupOffset, GroupSummary
-from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.views.groups import GroupLag, describe_group, list_groups, list_offsets
+from fencepost.server.views.groups import GroupLag, describe_group, lag_seen, list_groups, list_offsets
 from fencepost.server.views.paging import DEFAULT_LIMIT, read_place
 from fencepost.types import TopicPartition
-from fencepost.wire.apis import Key
-
-if TYPE_CHECKING:
-    from fencepost.server.views.snapshot import Snapshot
 
 
 class GroupLine(NamedTuple):
@@ -38,12 +32,9 @@ class PartitionLine(NamedTuple):
 async def read_list(visit: Visit) -> Values:
     find = visit.query.get("find", "")
     page = await list_groups(visit.caller, read_place(None, visit.query.get("cursor")), find)
-    snapshot = await visit.snapshot()
-    lines = []
-    for group in page.items:
-        entry = visit.broker.groups.get(group.name)
-        if entry is not None:  # else it was deleted in the meantime
-            lines.append(GroupLine(group, len(entry.group.members), _lag(visit, snapshot, group.name)))
+    there = (await visit.snapshot()).groups
+    found = [(group, there[group.name]) for group in page.items if group.name in there]
+    lines = [GroupLine(group, rows.members, await lag_seen(visit.caller, rows)) for group, rows in found]
     return {"lines": lines, "find": find, "next_cursor": page.next_cursor, "query": visit.query}
 
 
@@ -62,22 +53,15 @@ async def read_group(visit: Visit) -> Values:
     if page.next_cursor is None:  # those without a committed offset come last, as on the command line
         others = sorted(where for where in holders if entry.offsets.get(where) is None)
         lines += [PartitionLine(*where, None, holders[where]) for where in others[:DEFAULT_LIMIT]]
+    rows = (await visit.snapshot()).groups.get(name)
     return {
         "group": details,
         "members": details.members[:DEFAULT_LIMIT],
         "lines": lines,
-        "lag": _lag(visit, await visit.snapshot(), name),
+        "lag": await lag_seen(visit.caller, rows) if rows is not None else GroupLag(),
         "next_cursor": page.next_cursor,
         "query": visit.query,
     }
-
-
-def _lag(visit: Visit, snapshot: Snapshot, name: str) -> GroupLag:
-    """Return the lag in the topics that the user may see."""
-    group, request = snapshot.groups.get(name), visit.caller.request(Key.OFFSET_FETCH)
-    if group is None:  # it is newer than the snapshot
-        return GroupLag()
-    return group.lag if not visit.broker.authorizer.enabled else group.seen(partial(request.sees, TOPIC_DESCRIBE))
 
 
 PAGES: Final = (

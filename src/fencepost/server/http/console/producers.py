@@ -10,25 +10,15 @@ from fencepost.core.rows import ProducerDetails
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
-from fencepost.server.net.turns import paced
 from fencepost.server.storage.topics import Topic
 from fencepost.server.views.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
-from fencepost.server.views.topics import OpenInPartition, list_producers, producer_row
+from fencepost.server.views.topics import OpenInPartition, TopicRows, list_producers, producer_row, seen_topics
 from fencepost.server.views.transactions import hanging
 from fencepost.types import Pid
 from fencepost.wire.apis import Key
 
 _MOST: Final = 20
 """Open transactions of the page, and hanging ones."""
-
-
-class TopicWithProducers(NamedTuple):
-    topic: str
-    partitions: int
-    producers: int
-    """In the partitions that were used since the server started."""
-    open: int
-    """Transactions of these producers that are open in a partition."""
 
 
 class FoundProducer(NamedTuple):
@@ -43,7 +33,7 @@ async def read(visit: Visit) -> Values:
     if topic and pid is None and not _is_seen(visit, topic):
         topic, find = "", topic  # perhaps a part of a name
     place = read_place(None, query.get("cursor"))
-    topics: Page[TopicWithProducers] | None = None
+    topics: Page[TopicRows] | None = None
     producers: Page[FoundProducer] | None = None
     if pid is not None:
         producers = await _producers_of(visit, place, pid, topic)
@@ -82,18 +72,10 @@ def read_pid(text: str) -> Pid | None:
     return Pid(int(text))
 
 
-async def _topics(visit: Visit, place: PagePlace, find: str) -> Page[TopicWithProducers]:
-    request = visit.caller.request(Key.DESCRIBE_PRODUCERS)
-    named = [topic for topic in visit.broker.topics if find in topic.name]
-    seen = [topic async for topic in paced(named) if request.sees(TOPIC_READ, topic.name)]
+async def _topics(visit: Visit, place: PagePlace, find: str) -> Page[TopicRows]:
+    seen, there = await seen_topics(visit.caller, find, reads=True), (await visit.snapshot()).topics
     found, cursor = await cut(seen, lambda topic: (topic.name,), place)
-    return Page([_topic_row(topic) async for topic in paced(found)], cursor)
-
-
-def _topic_row(topic: Topic) -> TopicWithProducers:
-    tables = [partition.log.producers for partition in topic.touched() if partition.log is not None]
-    opened = sum(len(table.open_transactions()) for table in tables)
-    return TopicWithProducers(topic.name, topic.partition_count, sum(map(len, tables)), opened)
+    return Page([there[topic.name] for topic in found if topic.name in there], cursor)
 
 
 async def _producers_of(visit: Visit, place: PagePlace, pid: Pid, topic: str) -> Page[FoundProducer]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_DESCRIBE, TOPIC_READ
+from fencepost.core.security.access import CLUSTER_DESCRIBE, GROUP_DESCRIBE, TOPIC_READ
 from fencepost.errors import FencepostError
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.net.turns import paced
 from fencepost.server.views.paging import cut, read_place
-from fencepost.server.views.topics import describe_topic, partition_page, sees_sizes
+from fencepost.server.views.topics import describe_topic, partition_page, seen_topics, sees_sizes
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
@@ -20,46 +19,20 @@ _OPENED_FOR_A_PAGE: Final = 200
 """Closed partitions of which the list of topics opens the logs, to know their records."""
 
 
-class ShownSums(NamedTuple):
-    """None if some logs are closed; the size also if the user may not see it."""
-
-    records: int | None
-    size: int | None
-
-
-class TopicRow(NamedTuple):
-    name: str
-    partitions: int
-    internal: bool
-    sums: ShownSums
-
-
 async def read_list(visit: Visit) -> Values:
     caller = visit.caller
-    find = visit.query.get("find", "").strip().lower()
     with_internal = visit.query.get("internal") == "on"
-    request = caller.request(Key.DESCRIBE_TOPIC_PARTITIONS)
-    seen = [
-        topic
-        async for topic in paced(list(caller.broker.topics))
-        if find in topic.name.lower()
-        and (with_internal or not topic.name.startswith("__"))
-        and request.sees(TOPIC_DESCRIBE, topic.name)
-    ]
+    seen = await seen_topics(caller, visit.query.get("find", "").strip(), internal=with_internal)
     found, cursor = await cut(seen, lambda topic: (topic.name,), read_place(None, visit.query.get("cursor")))
     left = _OPENED_FOR_A_PAGE
-    rows = []
     for topic in found:
         left -= await _open_closed(topic, left)
-    snapshot = await visit.snapshot()
-    for topic in found:
-        sums = _summed(visit, snapshot, topic)
-        rows.append(TopicRow(topic.name, topic.partition_count, topic.name.startswith("__"), sums))
+    there = (await visit.snapshot()).topics
     return {
         "query": visit.query,
         "find": visit.query.get("find", ""),
         "with_internal": with_internal,
-        "topics": rows,
+        "topics": [there[topic.name] for topic in found if topic.name in there],
         "total": len(seen),
         "next_cursor": cursor,
         "sees_sizes": sees_sizes(caller),
@@ -81,13 +54,6 @@ async def _open_closed(topic: Topic, left: int) -> int:
     return closed
 
 
-def _summed(visit: Visit, snapshot: Snapshot, topic: Topic) -> ShownSums:
-    rows = snapshot.topics.get(topic.name)
-    if rows is None or rows.sums.opened < rows.partitions:
-        return ShownSums(None, None)
-    return ShownSums(rows.sums.records, rows.sums.size if sees_sizes(visit.caller) else None)
-
-
 async def read_one(visit: Visit) -> Values:
     caller, name = visit.caller, visit.path["topic"]
     details = await describe_topic(caller, name)
@@ -100,7 +66,8 @@ async def read_one(visit: Visit) -> Values:
         "configs": sorted(details.configs or (), key=lambda each: (each.source != "topic", each.name)),
         "partitions": partitions.items,
         "next_cursor": partitions.next_cursor,
-        "sums": _summed(visit, snapshot, topic),
+        "rows": snapshot.topics.get(name),
+        "sees_sizes": sees_sizes(caller),
         "may_read": caller.request(Key.FETCH).sees(TOPIC_READ, name),
         "groups": _groups(visit, snapshot, name),
         "writers": topic.writer_group or ", ".join(topic.writer_ids),
