@@ -12,11 +12,8 @@ import pytest
 import fencepost
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.wire import frame, messages
-from tests.support import attacks
-from tests.support.attacks import MIB, Siege, peak_memory
+from tests.support.attacks import MIB, Siege, besieged, peak_memory
 from tests.support.logins import add_users, log_in
-from tests.support.raw import RawClient
-from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 
@@ -47,14 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencepost.Serve
 
 @pytest.fixture
 def siege(request: pytest.FixtureRequest, server: fencepost.Server) -> Iterator[Siege]:
-    with RawClient(server.address) as client:
-        client.create_topic("bystander")
-    with Bystander(server.address, "bystander") as bystander:
-        siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
-        try:
-            yield siege
-        finally:
-            attacks.remember(request.node, siege.rows)
+    with besieged(server, request) as siege:
+        yield siege
 
 
 def login(user: str, password: str) -> bytes:

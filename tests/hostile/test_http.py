@@ -15,31 +15,20 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from tests.support.attacks import Siege, remember
+from tests.support.attacks import Siege, besieged
 from tests.support.batches import batch
 from tests.support.raw import ConnectionEnded, RawClient
-from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 
 FEW_FILES = 1024
 
 
-def besieged(server: fencepost.Server, request: pytest.FixtureRequest) -> Iterator[Siege]:
-    with RawClient(server.address) as client:
-        client.create_topic("bystander")
-    with Bystander(server.address, "bystander") as bystander:
-        siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
-        try:
-            yield siege
-        finally:
-            remember(request.node, siege.rows)
-
-
 @pytest.fixture
 def web(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
-    with fencepost.Server(tmp_path, sync="always", process=True, http_address="127.0.0.1:0") as server:
-        yield from besieged(server, request)
+    server = fencepost.Server(tmp_path, sync="always", process=True, http_address="127.0.0.1:0")
+    with server, besieged(server, request) as siege:
+        yield siege
 
 
 @pytest.fixture
@@ -51,7 +40,8 @@ def small_process(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
         patch.setattr("fencepost.server.server.subprocess.Popen", partial(subprocess.Popen, preexec_fn=limit))
         server.start()
     try:
-        yield from besieged(server, request)
+        with besieged(server, request) as siege:
+            yield siege
     finally:
         server.stop()
 

@@ -14,10 +14,8 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.kernel.batch_py import varint
 from fencepost.kernel.codecs import CODECS, compress
-from tests.support.attacks import Siege, remember
+from tests.support.attacks import Siege, besieged
 from tests.support.batches import batch
-from tests.support.raw import RawClient
-from tests.workers.bystander import Bystander
 
 pytestmark = pytest.mark.hostile
 
@@ -130,15 +128,9 @@ def test_small_compressed_batches_without_end_do_not_stop_the_loop(siege: Siege)
 @pytest.fixture
 def tidy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
     """A server that does its housekeeping all the time."""
-    with fencepost.Server(tmp_path, sync="always", process=True, background_interval_ms=100) as server:
-        with RawClient(server.address) as client:
-            client.create_topic("bystander")
-        with Bystander(server.address, "bystander") as bystander:
-            siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
-            try:
-                yield siege
-            finally:
-                remember(request.node, siege.rows)
+    server = fencepost.Server(tmp_path, sync="always", process=True, background_interval_ms=100)
+    with server, besieged(server, request) as siege:
+        yield siege
 
 
 @pytest.mark.parametrize("what", ["headers", "records"])
