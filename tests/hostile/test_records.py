@@ -14,7 +14,7 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.kernel.batch_py import varint
 from fencepost.kernel.codecs import CODECS, compress
-from tests.support.attacks import Siege, besieged
+from tests.support.attacks import MIB, Siege, besieged
 from tests.support.batches import batch
 
 pytestmark = pytest.mark.hostile
@@ -139,7 +139,10 @@ def test_compaction_of_a_batch_without_end_holds_up_nobody(tidy: Siege, what: st
     count = number if what == "records" else 1
     payload = of_records(number) if what == "records" else of_headers(tidy.size(8_000_000, MOST_HEADERS))
     with tidy.connect() as client:
-        client.create_topic("compacted", configs={"cleanup.policy": "compact", "segment.bytes": "100"})
+        client.create_topic(
+            "compacted",
+            configs={"cleanup.policy": "compact", "segment.bytes": "100", "max.message.bytes": str(16 * MIB)},
+        )
         bomb = packed(payload, count)
         with tidy.attack(f"housekeeping over a batch of millions of {what}"):
             for _ in range(3):

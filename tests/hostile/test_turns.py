@@ -41,7 +41,10 @@ NAMES = Names("t", uuid.UUID(int=7), "g", "x")
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[fencepost.Server, LoopWatch]]:
-    with fencepost.Server(tmp_path_factory.mktemp("turns")) as server:
+    """A server that knows rights, so that they can be many, and gives all of them to everybody."""
+    with fencepost.Server(
+        tmp_path_factory.mktemp("turns"), authorization_enabled=True, authorization_allow_everyone_if_no_acl=True
+    ) as server:
         with RawClient(server.address) as client:
             client.create_topic("t", 1_000)
         before = list(gc.callbacks)
@@ -299,7 +302,9 @@ def test_a_classic_group_of_very_many_members_takes_short_turns(
     with ExitStack() as stack:
         members = [stack.enter_context(RawClient(steps.address, timeout=100)) for _ in ids]
         with steps.watching(f"JoinGroup of {count:,} members"):
-            for member, client in zip(ids, members, strict=True):
+            for member, client in reversed(
+                list(zip(ids, members, strict=True))
+            ):  # the leader's join begins the rebalance
                 client.send(11, 5, member_id=member, **fields)
             answers = [client.receive()[1] for client in members]
         assert {(answer.error_code, answer.generation_id) for answer in answers} == {(0, leader.generation_id + 1)}
