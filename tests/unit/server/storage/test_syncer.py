@@ -160,7 +160,7 @@ def test_a_client_with_a_request_per_partition_has_few_logs_in_a_round() -> None
     asyncio.run(work())
 
 
-def test_many_clients_with_a_request_per_partition_have_few_logs_in_a_round_together() -> None:
+def test_many_clients_with_a_request_per_partition_share_a_short_round() -> None:
     """Each of them has a log in the next round, but not all of them have several."""
 
     async def work() -> None:
