@@ -8,11 +8,10 @@ from typing import Literal, NamedTuple
 import pytest
 
 from tests.support import attacks
+from tests.support.attacks import BYSTANDERS_TOPIC
 from tests.support.raw import RawClient
 from tests.workers.bystander import Bystander
 from tests.workers.watched_server import WatchedServer
-
-BYSTANDERS_TOPIC = "bystander"
 
 
 class Besieged(NamedTuple):
@@ -32,7 +31,7 @@ def _besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
     with WatchedServer(folder / "data", at=folder / "watch", sync="always") as server:
         with RawClient(server.address) as client:
             client.create_topic(BYSTANDERS_TOPIC)
-        with Bystander(server.address, BYSTANDERS_TOPIC) as bystander:
+        with Bystander(server.address, BYSTANDERS_TOPIC, server.pid) as bystander:
             yield Besieged(server, bystander)
 
 

@@ -12,8 +12,7 @@ import pytest
 import fencepost
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.wire import frame, messages
-from tests.support import attacks
-from tests.support.attacks import MIB, Siege, peak_memory
+from tests.support.attacks import MIB, Siege, besieged, peak_memory
 from tests.support.logins import add_users, log_in
 
 pytestmark = pytest.mark.hostile
@@ -45,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[fencepost.Serve
 
 @pytest.fixture
 def siege(request: pytest.FixtureRequest, server: fencepost.Server) -> Iterator[Siege]:
-    with attacks.besieged(server, request) as siege:
+    with besieged(server, request) as siege:
         yield siege
 
 

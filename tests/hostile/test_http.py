@@ -26,10 +26,8 @@ FEW_FILES = 1024
 
 @pytest.fixture
 def web(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
-    with (
-        fencepost.Server(tmp_path, sync="always", process=True, http_address="127.0.0.1:0") as server,
-        besieged(server, request) as siege,
-    ):
+    server = fencepost.Server(tmp_path, sync="always", process=True, http_address="127.0.0.1:0")
+    with server, besieged(server, request) as siege:
         yield siege
 
 

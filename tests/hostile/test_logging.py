@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.attacks import Siege, remember
-from tests.support.raw import RawClient
-from tests.workers.bystander import Bystander
+from tests.support.attacks import besieged
 
 pytestmark = pytest.mark.hostile
 
@@ -54,15 +52,10 @@ def unread(tmp_path: Path) -> Iterator[Served]:
 
 
 def test_a_server_whose_log_nobody_reads_goes_on(request: pytest.FixtureRequest, unread: Served) -> None:
-    with RawClient(unread.address) as client:
-        client.create_topic("bystander")
-    with Bystander(unread.address, "bystander") as bystander:
-        siege = Siege(unread, bystander, long=request.config.getoption("long_attacks"))
-        with siege.attack("garbage, with nobody reading the log"):
-            for number in range(siege.size(1200, 10_000)):
-                with siege.connect() as client:
-                    # Half of it is refused by its length, half by its API, each with a line in the log.
-                    client.send_bytes(b"GET / HTTP/1.1\r\n\r\n" if number % 2 else b"\0\0\0\x20\x7f\x7f" + bytes(32))
-                    with suppress(OSError):
-                        assert client.is_closed_by_server()
-        remember(request.node, siege.rows)
+    with besieged(unread, request) as siege, siege.attack("garbage, with nobody reading the log"):
+        for number in range(siege.size(1200, 10_000)):
+            with siege.connect() as client:
+                # Half of it is refused by its length, half by its API, each with a line in the log.
+                client.send_bytes(b"GET / HTTP/1.1\r\n\r\n" if number % 2 else b"\0\0\0\x20\x7f\x7f" + bytes(32))
+                with suppress(OSError):
+                    assert client.is_closed_by_server()

@@ -14,7 +14,7 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.kernel.batch_py import varint
 from fencepost.kernel.codecs import CODECS, compress
-from tests.support.attacks import Siege, besieged
+from tests.support.attacks import MIB, Siege, besieged
 from tests.support.batches import batch
 
 pytestmark = pytest.mark.hostile
@@ -128,10 +128,8 @@ def test_small_compressed_batches_without_end_do_not_stop_the_loop(siege: Siege)
 @pytest.fixture
 def tidy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
     """A server that does its housekeeping all the time."""
-    with (
-        fencepost.Server(tmp_path, sync="always", process=True, background_interval_ms=100) as server,
-        besieged(server, request) as siege,
-    ):
+    server = fencepost.Server(tmp_path, sync="always", process=True, background_interval_ms=100)
+    with server, besieged(server, request) as siege:
         yield siege
 
 
@@ -141,7 +139,10 @@ def test_compaction_of_a_batch_without_end_holds_up_nobody(tidy: Siege, what: st
     count = number if what == "records" else 1
     payload = of_records(number) if what == "records" else of_headers(tidy.size(8_000_000, MOST_HEADERS))
     with tidy.connect() as client:
-        client.create_topic("compacted", configs={"cleanup.policy": "compact", "segment.bytes": "100"})
+        client.create_topic(
+            "compacted",
+            configs={"cleanup.policy": "compact", "segment.bytes": "100", "max.message.bytes": str(16 * MIB)},
+        )
         bomb = packed(payload, count)
         with tidy.attack(f"housekeeping over a batch of millions of {what}"):
             for _ in range(3):

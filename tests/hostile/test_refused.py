@@ -11,7 +11,6 @@ import pytest
 import fencepost
 from fencepost.errors import ErrorCode
 from tests.support.attacks import Siege, besieged
-from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.hostile
 
@@ -41,18 +40,20 @@ REFUSED: dict[str, tuple[int, int, Callable[[int], dict[str, Any]]]] = {
 @pytest.fixture
 def strict(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Siege]:
     """A server on which everybody may use all topics, and nobody but an administrator the cluster."""
-    with fencepost.Server(
-        tmp_path,
-        sync="always",
-        process=True,
-        authorization_enabled=True,
-        authorization_allow_everyone_if_no_acl=True,
-    ) as server:
-        with RawClient(server.address) as client:
+    with (
+        fencepost.Server(
+            tmp_path,
+            sync="always",
+            process=True,
+            authorization_enabled=True,
+            authorization_allow_everyone_if_no_acl=True,
+        ) as server,
+        besieged(server, request) as siege,
+    ):
+        with siege.connect() as client:
             [made] = client.call(CREATE_ACLS, 2, creations=[ACL]).results
             assert made.error_code == ErrorCode.NONE
-        with besieged(server, request) as siege:
-            yield siege
+        yield siege
 
 
 @pytest.mark.parametrize("name", list(REFUSED))

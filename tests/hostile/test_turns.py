@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -41,7 +41,10 @@ NAMES = Names("t", uuid.UUID(int=7), "g", "x")
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[fencepost.Server, LoopWatch]]:
-    with fencepost.Server(tmp_path_factory.mktemp("turns")) as server:
+    """A server that knows rights, so that they can be many, and gives all of them to everybody."""
+    with fencepost.Server(
+        tmp_path_factory.mktemp("turns"), authorization_enabled=True, authorization_allow_everyone_if_no_acl=True
+    ) as server:
         with RawClient(server.address) as client:
             client.create_topic("t", 1_000)
         before = list(gc.callbacks)
@@ -139,7 +142,7 @@ def test_the_longest_list_of_every_api_takes_short_turns(
         with suppress(ConnectionEnded, OSError):
             client.call(case.key, case.version, **fields)
         turn = watch.settle()
-    remember(request.node, [Row(f"{TURN}{name} x {count:,}", turn, 1, turn, turn, peak_memory(server.pid))])
+    remember(request.node, [Row(f"{TURN}{name} x {count:,}", turn, 1, turn, turn, peak_memory(server.pid), turn)])
     assert turn < (LONGEST_TURN if long else ANY_MACHINE), f"a turn of {turn:.3f} s\n{watch.stack}"
 
 
@@ -160,7 +163,7 @@ def test_partitions_that_many_clients_open_at_once_take_short_turns(
             client.receive()
         turn = watch.settle()
     name = f"{TURN}{count} connections that open partitions"
-    remember(request.node, [Row(name, turn, 1, turn, turn, peak_memory(server.pid))])
+    remember(request.node, [Row(name, turn, 1, turn, turn, peak_memory(server.pid), turn)])
     assert turn < (LONGEST_TURN if long else ANY_MACHINE), f"a turn of {turn:.3f} s\n{watch.stack}"
 
 
@@ -178,17 +181,23 @@ class Watched:
     """Runs the steps of a coordinator's life, and notes the longest turn of each."""
 
     def __init__(self, server: fencepost.Server, watch: LoopWatch) -> None:
+        self.address = server.address
         self.client = RawClient(server.address, timeout=100)
         self.rows: list[Row] = []
         self._server, self._watch = server, watch
         self.stacks: dict[str, str] = {}
 
-    def step(self, name: str, key: int, version: int, **fields: Any) -> Any:
+    @contextmanager
+    def watching(self, name: str) -> Iterator[None]:
         self._watch.reset()
-        answer = self.client.call(key, version, **fields)
+        yield
         turn = self._watch.settle()
-        self.rows.append(Row(f"turn of {name}", turn, 1, turn, turn, peak_memory(self._server.pid)))
+        self.rows.append(Row(f"{TURN}{name}", turn, 1, turn, turn, peak_memory(self._server.pid), turn))
         self.stacks[name] = self._watch.stack
+
+    def step(self, name: str, key: int, version: int, **fields: Any) -> Any:
+        with self.watching(name):
+            answer = self.client.call(key, version, **fields)
         assert set(codes_in(answer)) == {ErrorCode.NONE}, name
         return answer
 
@@ -197,7 +206,7 @@ class Watched:
         remember(request.node, self.rows)
         worst = max(self.rows, key=lambda row: row.longest)
         limit = LONGEST_TURN if request.config.getoption("long_attacks") else ANY_MACHINE
-        name = worst.attack.removeprefix("turn of ")
+        name = worst.attack.removeprefix(TURN)
         assert worst.longest < limit, f"{name}: a turn of {worst.longest:.3f} s\n{self.stacks[name]}"
 
 
@@ -258,3 +267,147 @@ def test_owners_of_all_resources_take_short_turns(life: tuple[Watched, Callable[
     steps.step(f"Own of {len(names):,}", 10_000, 1, **claim, resources=rows)
     steps.step("DescribeOwners of all of them", 10_001, 1, group=None, resources=names)
     steps.step("Own that releases all of them", 10_000, 1, **{**claim, "release": names}, resources=[])
+
+
+def test_groups_up_to_the_limit_take_short_turns(life: tuple[Watched, Callable[[int, int], int]]) -> None:
+    steps, size = life
+    names = [f"group-{number}" for number in range(size(500, 10_000))]
+    row = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    committed = {"generation_id_or_member_epoch": -1, "member_id": "", "topics": [{"name": "t", "partitions": [row]}]}
+    for name in names:
+        steps.client.send(8, 8, group_id=name, **committed)
+    for _ in names:
+        steps.client.receive()
+    steps.step(f"ListGroups of {len(names):,}", 16, 5, states_filter=[], types_filter=[])
+    steps.step("DescribeGroups of all of them", 15, 5, groups=names, include_authorized_operations=True)
+    asked = [{"group_id": name, "topics": None} for name in names]
+    steps.step("OffsetFetch of all of them", 9, 8, groups=asked, require_stable=True)
+    steps.step("DeleteGroups of all of them", 42, 1, groups_names=names)
+
+
+def test_a_classic_group_of_very_many_members_takes_short_turns(
+    life: tuple[Watched, Callable[[int, int], int]],
+) -> None:
+    steps, size = life
+    count = size(100, 2_000)
+    joining = {"session_timeout": 60_000, "rebalance_timeout": 60_000, "group_instance_id": None}
+    protocols = [{"name": f"p{number}", "metadata": bytes(100)} for number in range(20)]
+    fields = {"group_id": "crowded", "protocol_type": "consumer", "protocols": protocols, **joining}
+    first = {**fields, "member_id": ""}
+    leader = steps.client.call(11, 5, **{**first, "member_id": steps.client.call(11, 5, **first).member_id})
+    assert leader.error_code == ErrorCode.NONE
+    for _ in range(count - 1):
+        steps.client.send(11, 5, **first)
+    ids = [leader.member_id, *(steps.client.receive()[1].member_id for _ in range(count - 1))]
+    with ExitStack() as stack:
+        members = [stack.enter_context(RawClient(steps.address, timeout=100)) for _ in ids]
+        with steps.watching(f"JoinGroup of {count:,} members"):
+            for member, client in reversed(
+                list(zip(ids, members, strict=True))
+            ):  # the leader's join begins the rebalance
+                client.send(11, 5, member_id=member, **fields)
+            answers = [client.receive()[1] for client in members]
+        assert {(answer.error_code, answer.generation_id) for answer in answers} == {(0, leader.generation_id + 1)}
+        with steps.watching("SyncGroup of all of them"):
+            for member, client in zip(ids, members, strict=True):
+                given = [{"member_id": each, "assignment": bytes(100)} for each in ids]
+                client.send(
+                    14, 3, group_id="crowded", generation_id=leader.generation_id + 1, member_id=member,
+                    group_instance_id=None, assignments=given if member == leader.member_id else [],
+                )  # fmt: skip
+            assert {client.receive()[1].error_code for client in members} == {ErrorCode.NONE}
+        steps.step("DescribeGroups of it", 15, 5, groups=["crowded"], include_authorized_operations=False)
+        gone = [{"member_id": member, "group_instance_id": None} for member in ids]
+        steps.step("LeaveGroup of all of them", 13, 4, group_id="crowded", members=gone)
+
+
+def test_topics_up_to_the_limit_take_short_turns(life: tuple[Watched, Callable[[int, int], int]]) -> None:
+    steps, size = life
+    names = [f"many-{number}" for number in range(size(500, 9_000))]
+    wanted = [
+        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []} for name in names
+    ]
+    for validate_only in (True, False):
+        what = "CreateTopics, only validated" if validate_only else f"CreateTopics of {len(names):,}"
+        steps.step(what, 19, 5, topics=wanted, timeout=60_000, validate_only=validate_only)
+    operations = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    steps.step("Metadata of all of them", 3, 9, topics=None, allow_auto_topic_creation=False, **operations)
+    resources = [{"resource_type": 2, "resource_name": name, "configuration_keys": None} for name in names]
+    told = {"include_synonyms": True, "include_documentation": True}
+    steps.step("DescribeConfigs of all of them", 32, 4, resources=resources[: size(500, 2_000)], **told)
+    changes = [{"name": "retention.ms", "value": "1000000", "config_operation": 0}]
+    altered = [{"resource_type": 2, "resource_name": name, "configs": changes} for name in names]
+    steps.step("IncrementalAlterConfigs of all of them", 44, 1, resources=altered, validate_only=False)
+    parts = [{"name": name, "count": 3, "assignments": None} for name in names]
+    steps.step("CreatePartitions of all of them", 37, 3, topics=parts, timeout=60_000, validate_only=False)
+    ends = [
+        {"name": name, "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]}
+        for name in names
+    ]
+    steps.step("ListOffsets of all of them", 2, 5, replica_id=-1, isolation_level=1, topics=ends)
+    deleted = [{"name": name, "partitions": [{"partition_index": 0, "offset": -1}]} for name in names]
+    steps.step("DeleteRecords of all of them", 21, 2, topics=deleted, timeout=60_000)
+    steps.step("DeleteTopics of all of them", 20, 5, topic_names=names, timeout=60_000)
+
+
+def test_rights_quotas_and_users_up_to_the_limit_take_short_turns(
+    life: tuple[Watched, Callable[[int, int], int]],
+) -> None:
+    steps, size = life
+    acl = {
+        "resource_type": 2, "resource_pattern_type": 3, "principal": "User:u", "host": "*", "operation": 3,
+        "permission_type": 3,
+    }  # fmt: skip
+    rights = [{**acl, "resource_name": f"t{number}"} for number in range(size(500, 7_000))]
+    for number in range(size(1, 10)):
+        some = [{**each, "principal": f"User:u{number}"} for each in rights]
+        steps.step(f"CreateAcls of {len(rights):,} more", 30, 2, creations=some)
+    anything = {
+        "resource_type_filter": 1, "resource_name_filter": None, "pattern_type_filter": 1, "principal_filter": None,
+        "host_filter": None, "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+    steps.step("DescribeAcls of all of them", 29, 2, **anything)
+    steps.step("DeleteAcls of all of them", 31, 2, filters=[anything])
+
+    limits = [
+        {
+            "entity": [{"entity_type": "user", "entity_name": f"u{number}"}],
+            "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
+        }
+        for number in range(size(500, 7_000))
+    ]
+    steps.step(f"AlterClientQuotas of {len(limits):,}", 49, 1, entries=limits, validate_only=False)
+    users = [{"entity_type": "user", "match_type": 2, "match": None}]
+    steps.step("DescribeClientQuotas of all of them", 48, 1, components=users, strict=False)
+    for limit in limits:
+        limit["ops"] = [{"key": "producer_byte_rate", "value": 0.0, "remove": True}]
+    steps.step("AlterClientQuotas that removes all of them", 49, 1, entries=limits, validate_only=False)
+
+    names = [f"u{number}" for number in range(size(500, 7_000))]
+    passwords = [
+        {"name": name, "mechanism": 1, "iterations": 4096, "salt": bytes(16), "salted_password": bytes(32)}
+        for name in names
+    ]
+    steps.step(f"AlterUserScramCredentials of {len(names):,}", 51, 0, deletions=[], upsertions=passwords)
+    steps.step("DescribeUserScramCredentials of all of them", 50, 0, users=None)
+    gone = [{"name": name, "mechanism": 1} for name in names]
+    steps.step("AlterUserScramCredentials that deletes all of them", 51, 0, deletions=gone, upsertions=[])
+
+
+def test_transactional_ids_and_producers_up_to_the_limit_take_short_turns(
+    life: tuple[Watched, Callable[[int, int], int]],
+) -> None:
+    steps, size = life
+    names = [f"id-{number}" for number in range(size(200, 9_000))]
+    with steps.watching(f"InitProducerId of {len(names):,} names"):
+        for name in names:
+            steps.client.send(22, 1, transactional_id=name, transaction_timeout=60_000)
+        made = [steps.client.receive()[1] for _ in names]
+    steps.step("ListTransactions of all of them", 66, 0, state_filters=[], producer_id_filters=[])
+    steps.step("DescribeTransactions of all of them", 65, 0, transactional_ids=names)
+    with steps.watching("Produce by as many producers"):
+        for each in made:
+            steps.client.send_produce("t", batch([b"x"], pid=each.producer_id, epoch=0, sequence=0))
+        for _ in made:
+            steps.client.receive_produced()
+    steps.step("DescribeProducers of a partition of theirs", 61, 0, topics=[{"name": "t", "partition_indexes": [0]}])

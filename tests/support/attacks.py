@@ -22,6 +22,7 @@ from tests.workers.bystander import Bystander, Seen
 from tests.workers.watched_server import LongestTurn, WatchedServer
 
 _PROPERTY: Final = "attack"
+BYSTANDERS_TOPIC: Final = "bystander"
 TURN: Final = "turn of "
 """Begins the names of rows about one turn of the loop, of which there is one for each list of an API."""
 _SHOWN_TURNS: Final = 10
@@ -31,6 +32,10 @@ MOST_MEMORY: Final = 1024 * MIB
 """Of the server's process, at its peak."""
 LONGEST_WAIT: Final = 0.2
 """Seconds that a bystander's record may take; demanded in the long form only."""
+
+CALM_ANSWERS: Final = 100
+"""Of the bystander, in the long form, before each attack: the line to compare the attack with."""
+_NOTHING: Final = Seen(0, 0.0, 0)
 
 T = TypeVar("T")
 
@@ -47,6 +52,19 @@ class Row(NamedTuple):
     peak: int
     turn: float = 0.0
     """Seconds of processor time of the longest turn of the server's loop, if it is watched."""
+    queued: float = 0.0
+    """Seconds of the longest wait in which nobody but the machine was slow (`Seen.queued`)."""
+    calm: float = 0.0
+    """The longest wait just before the attack; measured in the long form only."""
+
+    def told(self) -> str:
+        """Return the line. A turn has no bystander."""
+        waits = [self.calm, self.longest, self.queued] if not self.attack.startswith(TURN) else [0.0] * 3
+        calm, longest, queued = (f"{wait * 1000:.0f} ms" if wait else "-" for wait in waits)
+        return (
+            f"{self.attack:<70} {calm:>7} {longest:>8} {queued:>7} {self.turn * 1000:>3.0f} ms "
+            f"{self.peak / MIB:>8.0f} {self.answers:>7} {self.seconds:>5.1f} s {self.cpu:>5.1f} s"
+        )
 
 
 class Attacked(Protocol):
@@ -67,7 +85,7 @@ class Siege:
         self.long = long
         self.rows: list[Row] = []
         self._bystander = bystander
-        self._seen = Seen(0, 0.0, 0)
+        self._seen = _NOTHING
 
     def connect(self, timeout: float = 100) -> RawClient:
         return RawClient(self.address, client_id="attacker", timeout=timeout)
@@ -90,24 +108,26 @@ class Siege:
             self._ask()
 
     def _ask(self) -> None:
-        seen = self._bystander.ask()
-        self._seen = Seen(
-            self._seen.answers + seen.answers,
-            max(self._seen.longest, seen.longest),
-            self._seen.lost + seen.lost,
-            self._seen.late + seen.late,
-        )
+        self._seen = self._seen.and_then(self._bystander.ask())
 
     @property
     def late_share(self) -> float:
         """The share of the bystander's records during the last attack that took longer than 10 ms."""
         return self._seen.late / self._seen.answers
 
+    def _calm(self) -> float:
+        """Forget what the bystander felt so far, and return its longest wait while nobody attacks."""
+        self._bystander.ask()
+        self._seen = _NOTHING
+        if self.long:
+            self.linger(CALM_ANSWERS)
+        longest, self._seen = self._seen.longest, _NOTHING
+        return longest
+
     @contextmanager
     def attack(self, name: str) -> Iterator[None]:
         """What is done inside is the attack. It must not have hurt the bystander, nor have swollen the server."""
-        self._bystander.ask()
-        self._seen = Seen(0, 0.0, 0)
+        calm = self._calm()
         watched = self.server if isinstance(self.server, WatchedServer) else None
         if watched is not None:
             watched.longest_turn()
@@ -118,7 +138,8 @@ class Siege:
         seconds = time.monotonic() - began
         cpu = processor_time(self.server.pid) - cpu
         turn = watched.longest_turn() if watched is not None else LongestTurn(0.0, "")
-        row = Row(name, seen.longest, seen.answers, seconds, cpu, peak_memory(self.server.pid), turn.seconds)
+        peak = peak_memory(self.server.pid)
+        row = Row(name, seen.longest, seen.answers, seconds, cpu, peak, turn.seconds, seen.queued, calm)
         self.rows.append(row)
         print(f"{name}: {row}\n{turn.stack}")
         assert seen.lost == 0, "the bystander was disconnected or refused"
@@ -133,8 +154,8 @@ class Siege:
 def besieged(server: Attacked, request: pytest.FixtureRequest) -> Iterator[Siege]:
     """Let a bystander write to this server, and keep the table of the attacks on it."""
     with RawClient(server.address) as client:
-        client.create_topic("bystander")
-    with Bystander(server.address, "bystander") as bystander:
+        client.create_topic(BYSTANDERS_TOPIC)
+    with Bystander(server.address, BYSTANDERS_TOPIC, server.pid) as bystander:
         siege = Siege(server, bystander, long=request.config.getoption("long_attacks"))
         try:
             yield siege
@@ -176,7 +197,12 @@ class Table:
             return
         terminalreporter.section("attacks")
         terminalreporter.write_line(
-            f"{'attack':<60} {'longest wait':>12} {'answers':>8} {'lasted':>8} {'CPU':>8} {'peak':>10} {'turn':>8}"
+            "longest: the bystander's longest wait; calm: before the attack; queued: how much of the longest wait the "
+            "server's loop or the bystander stood in line for a processor; turn: CPU of the loop's longest turn"
+        )
+        terminalreporter.write_line(
+            f"{'attack':<70} {'calm':>7} {'longest':>8} {'queued':>7} {'turn':>6} {'peak MiB':>8} {'answers':>7} "
+            f"{'lasted':>7} {'CPU':>7}"
         )
         rows, left_out = self._rows, 0
         if not terminalreporter.config.getoption("long_attacks"):
@@ -184,9 +210,6 @@ class Table:
             left_out = len(turns[_SHOWN_TURNS:])
             rows = [row for row in rows if not row.attack.startswith(TURN)] + turns[:_SHOWN_TURNS]
         for row in rows:
-            terminalreporter.write_line(
-                f"{row.attack:<60} {row.longest * 1000:>9.0f} ms {row.answers:>8} {row.seconds:>6.1f} s "
-                f"{row.cpu:>6.1f} s {row.peak / MIB:>6.0f} MiB {row.turn * 1000:>5.0f} ms"
-            )
+            terminalreporter.write_line(row.told())
         if left_out:
             terminalreporter.write_line(f"{TURN}…: {left_out} shorter ones")

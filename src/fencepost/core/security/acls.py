@@ -255,9 +255,6 @@ class AclTable:
         self.version += 1
         return True
 
-    def matching(self, wanted: AclFilter) -> list[Acl]:
-        return [acl for acl in self._acls if wanted.matches(acl)]
-
     def allows(self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str) -> bool:
         """Tell if the principal may perform the operation on this resource from this host."""
         if resource_type is ResourceType.TOPIC and name == self._audit_topic:

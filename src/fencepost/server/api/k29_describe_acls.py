@@ -13,11 +13,12 @@ from fencepost.core.security.audit_events import AuditTarget
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
+from fencepost.server.net.turns import paced
 
 NO_AUTHORIZER: Final = "this server has no authorizer: set authorization.enabled"
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     try:
         check_enabled(broker)
@@ -34,7 +35,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields:
     except FencepostError as error:
         return {"error_code": error.code, "error_message": error.reason, "resources": []}
     resources: dict[tuple[Any, ...], list[Fields]] = {}
-    for acl in broker.authorizer.table.matching(wanted):
+    async for acl in paced(await broker.authorizer.matching(wanted)):
         resources.setdefault((acl.resource_type, acl.name, acl.pattern_type), []).append(entry(acl))
     return {
         "error_code": ErrorCode.NONE,

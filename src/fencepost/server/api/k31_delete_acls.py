@@ -39,9 +39,11 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         except FencepostError as error:
             results.append({"error_code": error.code, "error_message": error.reason, "matching_acls": []})
             continue
-        found = broker.authorizer.table.matching(wanted)
-        deleted.update(dict.fromkeys(found))
-        results.append({"error_code": ErrorCode.NONE, "error_message": None, "matching_acls": list(map(_row, found))})
+        rows = []
+        async for acl in paced(await broker.authorizer.matching(wanted)):
+            deleted[acl] = None
+            rows.append(_row(acl))
+        results.append({"error_code": ErrorCode.NONE, "error_message": None, "matching_acls": rows})
     try:
         gone = await broker.authorizer.delete(deleted)
         broker.audit.record(Event.ACL_DELETED, actor_of(request.connection), CHANGE, each=map(acl_details, gone))

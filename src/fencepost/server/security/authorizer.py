@@ -9,6 +9,7 @@ from fencepost.core.security.access import NEEDS, Need
 from fencepost.core.security.acls import (
     OPERATIONS,
     Acl,
+    AclFilter,
     AclTable,
     Operation,
     PatternType,
@@ -108,9 +109,13 @@ class Authorizer:
             known = decisions[need, name] = table.allows(who, host, need.operation, need.resource_type, name)
         return known
 
+    async def matching(self, wanted: AclFilter) -> list[Acl]:
+        """Return the ACLs that match, of those that exist now."""
+        return [acl async for acl in paced(list(self.table)) if wanted.matches(acl)]
+
     async def create(self, acls: Sequence[Acl]) -> list[Acl]:
         """Add ACLs: all of them, or none if the store fails. Return the new ones; one that exists already stays."""
-        new = [acl for acl in dict.fromkeys(acls) if acl not in self.table]
+        new = list(dict.fromkeys([acl async for acl in paced(acls) if acl not in self.table]))
         if not new:
             return []
         if len(self.table) + len(new) > MOST_ACLS:
@@ -121,7 +126,7 @@ class Authorizer:
     async def delete(self, acls: Iterable[Acl]) -> list[Acl]:
         """Remove ACLs: all of them, or none if the store fails. Return the removed ones. Denied operations are allowed
         only afterwards."""
-        old = [acl for acl in dict.fromkeys(acls) if acl in self.table]
+        old = list(dict.fromkeys([acl async for acl in paced(acls) if acl in self.table]))
         if not old:
             return []
         await self._store.execute([_row(_DELETE, acl) async for acl in paced(old)], frees=True)

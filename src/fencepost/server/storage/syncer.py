@@ -34,6 +34,8 @@ FEW: Final = 1
 """Number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
 _MINE_PER_ROUND: Final = 8
 """Logs of requests with few partitions that one client has in a round. Kafka's clients have five requests in flight."""
+_FULL: Final = 64
+"""Logs of a round from which on a client that has one in it brings no more: many clients with eight each take long."""
 _WIDE_PER_ROUND: Final = 32
 """Logs of wide requests per round."""
 
@@ -116,7 +118,7 @@ class Syncer:
         if client is not None:
             new = [partition for partition in partitions if partition not in self._dirty]
             share = self._shares.get(client, 0) + len(new)
-            if new and share > _MINE_PER_ROUND:
+            if new and share > (_MINE_PER_ROUND if len(self._dirty) < _FULL else 1):
                 return self.join_wide(partitions)
             self._shares[client] = share
         self._dirty.update(partitions)

@@ -160,6 +160,25 @@ def test_a_client_with_a_request_per_partition_has_few_logs_in_a_round() -> None
     asyncio.run(work())
 
 
+def test_many_clients_with_a_request_per_partition_share_a_short_round() -> None:
+    """Each of them has a log in the next round, but not all of them have several."""
+
+    async def work() -> None:
+        with ThreadPoolExecutor(2) as threads:
+            syncer, narrow = a_syncer(threads), Partition(Log())
+            floods = [[Partition(Log()) for _ in range(20)] for _ in range(100)]
+            joined = [syncer.join([partition], str(n)) for n, flood in enumerate(floods) for partition in flood]
+            first = syncer.join([narrow], "bystander")
+            await first
+            assert sum(partition.log.syncs for flood in floods for partition in flood) <= 64 + 100 + 2 * 32
+            assert all(flood[0].log.syncs for flood in floods)
+            for done in joined:
+                await done
+            assert all(partition.advanced == [7] for flood in floods for partition in flood)
+
+    asyncio.run(work())
+
+
 def test_a_barrier_waits_for_wide_and_for_narrow_requests() -> None:
     async def work() -> None:
         with ThreadPoolExecutor(2) as threads:
