@@ -112,3 +112,31 @@ def test_the_citation_names_this_version_and_licence() -> None:
     assert citation["version"] == fencepost.__version__
     assert citation["license"] in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        ([], "make: Python 3.11 or newer is needed, none was found (PYTHON=/path/to/python names one)"),
+        (["python3"], "make: tests with a real Apache Kafka need Java 17 or newer (Debian: openjdk-17-jdk-headless)"),
+        (["python3", "java"], "make: tests with a real Apache Kafka need Maven (Debian: maven)"),
+    ],
+)
+def test_a_missing_tool_is_named_in_one_line_before_anything_is_installed(
+    there: list[str], missing: str, tmp_path: Path
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("sh", "sed", "id"):
+        (tools / tool).symlink_to(shutil.which(tool) or tool)
+    for tool in there:  # the Makefile asks Python whether it is new enough, and Java for its version
+        (tools / tool).write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+        (tools / tool).chmod(0o755)
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    make = shutil.which("make") or "make"
+    environment = {"PATH": str(tools), "CI": "true"}
+    done = subprocess.run([make, "test"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make: ***")]
+    assert (done.stdout, said) == ("", [missing])
+    assert {each.name for each in tmp_path.iterdir()} == {"tools", "Makefile"}
