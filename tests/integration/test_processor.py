@@ -16,7 +16,6 @@ from fencepost import Admin, AsyncProcessor, Processor, Producer, Reader, ReadRe
 from fencepost.errors import Closed, ConfigError, FencepostError
 from tests.integration.conftest import TestedServer
 from tests.support.proxy import Proxy
-from tests.support.scripted.fates import Api, Fate
 
 pytestmark = pytest.mark.integration
 
@@ -235,43 +234,6 @@ def test_a_server_that_is_away_during_the_commit_is_not_the_programs_slowness(
                         line.silence()
                         back.start()
     assert numbers(server, source) == list(range(20))
-
-
-@pytest.mark.parametrize("fate", [Fate.CUT, Fate.LOSE], ids=lambda fate: fate.value)
-@pytest.mark.parametrize("api", [Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN], ids=lambda api: api.name.lower())
-def test_a_lost_request_that_was_sent_ahead_is_repeated(
-    server: TestedServer, source: str, api: Api, fate: Fate
-) -> None:
-    """From the second batch on, the coordinator hears at once what the transaction will probably write to."""
-    with (
-        Proxy(server.address) as line,
-        Processor(line.address, source, group=source, stop="latest", batch_records=4) as batches,
-    ):
-        handed_out = 0
-        for at, batch in enumerate(batches):
-            if at in (1, 3):
-                line.next(api, fate)
-            with batch as out:
-                for record in batch:
-                    out.send(f"{source}-out", record.value)
-                    handed_out += 1
-    assert handed_out == 20, "no batch is rolled back for it"
-    assert numbers(server, source) == list(range(20))
-
-
-def test_a_batch_may_wait_for_its_records_and_write_elsewhere_than_the_one_before(
-    server: TestedServer, source: str
-) -> None:
-    with Admin(server.address) as admin, processor(server, source, batch_records=4) as batches:
-        for at, batch in enumerate(batches):
-            admin.create_topic(f"{source}-{at}", 1)
-            with batch as out:
-                for record in batch:
-                    ticket = out.send(f"{source}-{at}" if at % 2 else f"{source}-out", record.value)
-                    assert ticket.result(30).topic
-    odd = [record for at in range(1, 5, 2) for record in results(server, f"{source}-{at}")]
-    found = [int(record.value or b"") for record in [*results(server, f"{source}-out"), *odd]]
-    assert sorted(found) == list(range(20))
 
 
 def test_a_record_that_always_takes_too_long_goes_to_the_dead_letters(server: TestedServer, source: str) -> None:

@@ -204,8 +204,6 @@ class Processor(OnePerProcess, Closing):
         """Fetched and not handed out yet, in order per partition."""
         self._passed: dict[TopicPartition, int] = {}
         """Positions behind chunks without records, which the next batch commits too."""
-        self._written: frozenset[TopicPartition] = frozenset()
-        """Where the last transaction has written to: the next one probably will, too."""
         self._batch: Batch | None = None
         self._on_lost: Callable[[], None] = _nothing
         self._pause_until = 0.0
@@ -413,7 +411,6 @@ class Processor(OnePerProcess, Closing):
             raise FencepostError("the batch is not the newest: process each before the next one is taken")
         producer = self._its_producer()
         transaction = producer.transaction()
-        transaction.expect(self._written, self._group)
         transaction.__enter__()
         batch._transaction = transaction
         return Output(producer)
@@ -454,10 +451,8 @@ class Processor(OnePerProcess, Closing):
         assert transaction is not None
         positions = {name: extent.stop for name, extent in batch._extents().items()}
         offsets = {**{name: at for name, at in self._passed.items() if name not in batch.partitions}, **positions}
-        transaction.no_more_records()
         self._send_offsets(transaction, offsets)
         transaction.commit()
-        self._written = transaction.written
         self._failing_since = None
         for name in offsets:
             self._passed.pop(name, None)

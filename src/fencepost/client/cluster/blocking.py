@@ -39,7 +39,7 @@ from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Load
 from fencepost.core.steps import carry_out
-from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, TimedOut, Unreachable
+from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Buffer, room
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -185,29 +185,8 @@ class Reply(NamedTuple):
     """The kio entity of that version's response."""
 
 
-class SentAhead:
-    """A request that was sent without waiting for its answer."""
-
-    def __init__(self, channel: Channel, connection: BlockingConnection, key: int) -> None:
-        self._channel = channel
-        self.connection = connection
-        self.key = key
-        self.outcome: tuple[int, memoryview] | FencepostError | None = None
-
-    def answer(self) -> Any:
-        """Wait for the answer. Raise Unreachable or TimedOut if none came."""
-        self._channel.read_ahead(self)
-        assert self.outcome is not None
-        if isinstance(self.outcome, FencepostError):
-            raise self.outcome
-        try:
-            return decode_answer(self.key, *self.outcome)
-        except Malformed as error:
-            raise Unreachable(f"{self._channel.address} sent an invalid answer: {error}") from error
-
-
 class Channel:
-    """A connection that is opened when needed, for one request at a time, except those that are sent ahead."""
+    """A connection that is opened when needed, for one request at a time."""
 
     def __init__(
         self, address: Address, settings: ClientSettings | None = None, *, on_silent: Silent | None = None
@@ -220,8 +199,6 @@ class Channel:
         # Guards the connection: one request is in flight at a time. Reentrant only to know who holds it.
         self._lock = threading.RLock()
         self._connection: BlockingConnection | None = None
-        self._sent_ahead: deque[SentAhead] = deque()
-        """Requests without an answer yet. The next request reads their answers first."""
         # Shared by all threads without a lock: single operations of a dict are atomic.
         self._waiting: dict[object, float] = {}
         self._failures = 0
@@ -252,26 +229,6 @@ class Channel:
             connection = self._connect()
             version = choose_version(self.address, connection.versions, key, at_most)
             return Reply(version, self._ask(connection, Question(key, version, fields)))
-
-    def send_ahead(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None) -> SentAhead:
-        """Send a request, and return without its answer, so that the server works while the caller does."""
-        with self._turn():
-            connection = self._connect()
-            version = choose_version(self.address, connection.versions, key, at_most)
-            body = messages.encode_request(key, version, fields)
-            with self._given_up_on_failure():
-                connection.send(key, version, [body])
-            sent = SentAhead(self, connection, key)
-            self._sent_ahead.append(sent)
-            return sent
-
-    def read_ahead(self, sent: SentAhead) -> None:
-        """Wait until the outcome of a request that was sent ahead is known."""
-        if sent.outcome is None:
-            with self._turn():
-                if sent.outcome is None:
-                    with self._given_up_on_failure():
-                        self._read_ahead(sent.connection)
 
     def versions(self) -> Versions:
         """Return the APIs that the server offers: key → (lowest, highest version)."""
@@ -350,9 +307,7 @@ class Channel:
     def _connect(self) -> BlockingConnection:
         connection = self._connection
         if connection is not None:
-            # With an answer to come, there may be something to read on a healthy connection.
-            is_open = self._sent_ahead or not ended_by_peer(connection.socket)
-            if time.monotonic() < connection.session_ends and is_open:
+            if time.monotonic() < connection.session_ends and not ended_by_peer(connection.socket):
                 return connection
             self._disconnect()
         connection = self._connection = BlockingConnection(self.address, self._settings)
@@ -366,18 +321,11 @@ class Channel:
         connection.request_timeout = self.request_timeout
         body = messages.encode_request(key, version, fields)  # a field of the wrong type must not cost the connection
         with self._given_up_on_failure():
-            self._read_ahead(connection)
             answer = connection.exchange(key, version, body)
         try:
             return decode_answer(key, *answer)
         except Malformed as error:
             raise Unreachable(f"{self.address} sent an invalid answer: {error}") from error
-
-    def _read_ahead(self, connection: BlockingConnection) -> None:
-        """Read the answers to what was sent ahead."""
-        while self._sent_ahead:
-            answer = connection.receive()
-            self._sent_ahead.popleft().outcome = answer
 
     @contextlib.contextmanager
     def _given_up_on_failure(self) -> Iterator[None]:
@@ -391,8 +339,6 @@ class Channel:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        while self._sent_ahead:
-            self._sent_ahead.popleft().outcome = Unreachable(f"the connection to {self.address} has ended")
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:

@@ -607,9 +607,8 @@ class Queues:
 
     @property
     def in_a_hurry(self) -> bool:
-        """True while a caller waits for queued records, or no more may come: batches are then sent before they are
-        full."""
-        return bool(self.flushing or self._callers_blocked or self._paused)
+        """True while a caller waits for queued records: batches are then sent before they are full."""
+        return bool(self.flushing or self._callers_blocked)
 
     def everything(self) -> Iterator[PartitionQueue]:
         with self._lock:

@@ -297,11 +297,9 @@ class Sender:
         """Why it accepts no records any more, ever."""
         return self.queues.broken
 
-    def pause(self, error: FencepostError, then: Callable[[], object] = int) -> None:
-        """Have `send` raise this until the transaction ends. What is queued goes out, after the send thread has called
-        `then`."""
+    def pause(self, error: FencepostError) -> None:
+        """Have `send` raise this until the transaction ends."""
         self.queues.pause(error)
-        self._errands.post(then)
 
     def wait_for_epoch(self, patience: float) -> bool:
         """Wait until no request for the name's epoch is in flight. Return False if the time was over first."""

@@ -12,7 +12,7 @@ A commit whose answer never came raises: only readers can see whether it took ef
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -36,8 +36,6 @@ class ProducerTransaction:
         self._who: Identity | None = None
         self._doubts = 0
         """`steps.doubts` when it was begun."""
-        self.written: frozenset[TopicPartition] = frozenset()
-        self._expected: tuple[frozenset[TopicPartition], str] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -52,9 +50,8 @@ class ProducerTransaction:
         try:
             while not begun or begun[-1] is None:
                 sender.wait_until_settled()
-                if begun or not sender.wait_for_epoch(0):
-                    sender.wait_for_identity(self._patience)
-                sender.call(lambda: begun.append(self._begin()))
+                sender.wait_for_identity(self._patience)
+                sender.call(lambda: begun.append(sender.begin_transaction()))
         except Exception:
             raise
         except BaseException:  # Ctrl-C, perhaps after it has begun
@@ -62,15 +59,7 @@ class ProducerTransaction:
                 sender.call(lambda: sender.drop_transaction() if begun and begun[-1] is not None else None)
             raise
         self._who, self._doubts = begun[-1], self._steps.doubts
-        if self._expected is not None and self._who is not None:
-            self._steps.expect(self._who, *self._expected)
         return self
-
-    def _begin(self) -> Identity | None:
-        who = self._sender.begin_transaction()
-        if who is not None and self._expected is not None:
-            self._note_begun()
-        return who
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -82,24 +71,12 @@ class ProducerTransaction:
             if isinstance(error, FencepostError) and (fenced := self._sender.fenced) is not None:
                 raise fenced.fresh() from error  # the abort told that another producer has taken over
 
-    def expect(self, partitions: Iterable[TopicPartition], group: str) -> None:
-        """Before it is entered: say what the transaction will probably write to, and whose offsets it will commit. The
-        coordinator hears of it at once, and adds them while the caller works."""
-        self._expected = frozenset(partitions), group
-
-    def no_more_records(self) -> None:
-        """Send what is queued now, while the caller prepares the commit. After this, `send` raises."""
-        who = self._the_open_one()
-        added = frozenset[TopicPartition]() if self._expected is None else self._steps.added_ahead(who)
-        self._sender.pause(FencepostError("the transaction is being committed"), lambda: self._note_added(added))
-
     def send_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int], member: ConsumerGroupMetadata = NO_MEMBER
     ) -> None:
         """Commit the group's offsets if, and only if, the transaction commits."""
         who = self._the_open_one()
-        if self._expected is None:
-            self._sender.call(self._note_begun)
+        self._sender.call(self._note_begun)
         try:
             self._steps.add_offsets(who, group, offsets, member)
         except FencepostError as error:
@@ -109,7 +86,7 @@ class ProducerTransaction:
 
     def commit(self) -> None:
         who, sender = self._the_open_one(), self._sender
-        self.no_more_records()
+        sender.pause(FencepostError("the transaction is being committed"))
         sender.wait_until_settled()
         transaction = sender.open_transaction
         assert transaction is not None
@@ -130,7 +107,7 @@ class ProducerTransaction:
             raise kind(
                 f"it is not known whether the transaction was committed: {error}", persisted="unknown", code=error.code
             ) from error
-        self._who, self.written = None, frozenset(transaction.written)
+        self._who = None
         sender.call(lambda: sender.end_transaction(repeated=self._steps.doubts != self._doubts))
 
     def abort(self) -> None:
@@ -151,10 +128,6 @@ class ProducerTransaction:
     def _note_begun(self) -> None:
         if (transaction := self._sender.open_transaction) is not None:
             transaction.is_begun = True
-
-    def _note_added(self, partitions: frozenset[TopicPartition]) -> None:
-        if (transaction := self._sender.open_transaction) is not None:
-            transaction.foreseen(partitions)
 
     def _fenced(self, error: FencepostError, persisted: Persisted) -> FencepostError:
         """`persisted`: of the whole transaction."""

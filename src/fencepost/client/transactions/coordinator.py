@@ -5,9 +5,8 @@ may write into it, and one process may commit what another began. The Spark sink
 spreads one transaction over many processes.
 
 The methods retry errors that waiting cures (a coordinator that moves or loads, CONCURRENT_TRANSACTIONS while a
-decision is carried out). `expect` sends the two that add ahead of their time. `end` may be repeated any number of
-times: Kafka gives the same answer. Never infer the outcome of a transaction from an error code: fence it with `init`
-and read what is committed.
+decision is carried out). `end` may be repeated any number of times: Kafka gives the same answer. Never infer the
+outcome of a transaction from an error code: fence it with `init` and read what is committed.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from fencepost.client.cluster.blocking import Channel, SentAhead, raise_for
+from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
@@ -78,16 +77,6 @@ class CoordinatorRefusal(NamedTuple):
     error: ServerError
 
 
-class Expected(NamedTuple):
-    """What was sent when the transaction began, because it will probably be asked for."""
-
-    who: Identity
-    partitions: frozenset[TopicPartition]
-    partitions_sent: SentAhead | None
-    group: str
-    group_sent: SentAhead
-
-
 class Steps(Protocol):
     """The coordinator's interface that the producer needs."""
 
@@ -101,8 +90,6 @@ class Steps(Protocol):
 
     def init(self, timeout_ms: Milliseconds, who: Identity | None = None) -> Identity: ...
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None: ...
-    def expect(self, who: Identity, partitions: Iterable[TopicPartition], group: str) -> None: ...
-    def added_ahead(self, who: Identity) -> frozenset[TopicPartition]: ...
     def add_offsets(
         self,
         who: Identity,
@@ -151,11 +138,10 @@ class Transactional:
     """The coordinators of groups that have accepted offsets."""
     _aborts: int = 0
     """The number of aborts that were requested."""
-    _expected: Expected | None = None
 
     def go_by(self, routes: Routes) -> None:
         """Use these routes to the coordinator from now on."""
-        self.routes, self._channel, self._expected = routes, None, None
+        self.routes, self._channel = routes, None
         self._groups.clear()
 
     def ask_first(self, coordinator: Channel) -> None:
@@ -190,67 +176,33 @@ class Transactional:
 
     def add_partitions(self, who: Identity, partitions: Iterable[TopicPartition]) -> None:
         """Add partitions to the transaction; the first one begins it."""
-        wanted = frozenset(partitions)
-        if wanted <= self.added_ahead(who):
-            return
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
         aborts = self._aborts
 
         def ask(channel: Channel) -> None:
             if self._aborts != aborts:  # by another errand meanwhile: a retry would begin a new transaction
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"a transaction of {self.name!r} was aborted meanwhile")
-            fields = self._partitions_of(who, wanted)
-            errors = _refused(channel.request(Key.ADD_PARTITIONS_TO_TXN, fields, at_most=_ADD_VERSION).message)
+            fields = {
+                "v3_and_below_transactional_id": self.name,
+                "v3_and_below_producer_id": who.pid,
+                "v3_and_below_producer_epoch": who.epoch,
+                "v3_and_below_topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            }
+            answer = channel.request(Key.ADD_PARTITIONS_TO_TXN, fields, at_most=_ADD_VERSION).message
+            errors = {
+                ErrorCode.of(row.partition_error_code): f"{topic.name}-{row.partition_index}"
+                for topic in answer.results_by_topic_v3_and_below
+                for row in topic.results_by_partition
+            }
+            errors.pop(ErrorCode.NONE, None)
             if len(errors) > 1:
                 errors.pop(ErrorCode.OPERATION_NOT_ATTEMPTED, None)
             for code, where in errors.items():
                 raise ServerError(code, f"adding {where} to a transaction of {self.name!r}{self._missing(code, where)}")
 
         self._until_answered(ask)
-
-    def _partitions_of(self, who: Identity, partitions: Iterable[TopicPartition]) -> dict[str, object]:
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
-        return {
-            "v3_and_below_transactional_id": self.name,
-            "v3_and_below_producer_id": who.pid,
-            "v3_and_below_producer_epoch": who.epoch,
-            "v3_and_below_topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-        }
-
-    def expect(self, who: Identity, partitions: Iterable[TopicPartition], group: str) -> None:
-        """Send ahead what `add_partitions` and `add_offsets` will ask for in the transaction that begins now. The
-        server does it while the caller fills the transaction. What is expected and does not come costs a marker."""
-        expected = frozenset(partitions)
-        channel = self._channel
-        if channel is None:  # not found yet: nothing is gained by waiting for it here
-            return
-        sent = None
-        try:
-            if expected:
-                fields = self._partitions_of(who, expected)
-                sent = channel.send_ahead(Key.ADD_PARTITIONS_TO_TXN, fields, at_most=_ADD_VERSION)
-            fields = self._written_by(who) | {"group_id": group}
-            added = channel.send_ahead(Key.ADD_OFFSETS_TO_TXN, fields, at_most=_OFFSETS_VERSION)
-            self._expected = Expected(who, expected, sent, group, added)
-        except (Unreachable, TimedOut):
-            self.doubts += 1
-
-    def added_ahead(self, who: Identity) -> frozenset[TopicPartition]:
-        """Return the expected partitions, if the coordinator has added them. Waits for its answer."""
-        expected = self._expected
-        if expected is None or expected.who != who or expected.partitions_sent is None:
-            return frozenset()
-        answer = self._answer(expected.partitions_sent)
-        return frozenset() if answer is None or _refused(answer) else expected.partitions
-
-    def _answer(self, sent: SentAhead) -> Any | None:
-        """Return the answer to what was sent ahead; None if none came, and then it is sent again."""
-        try:
-            return sent.answer()
-        except (Unreachable, TimedOut):
-            self.doubts += 1
-            return None
 
     def _missing(self, code: ErrorCode, partition: str) -> str:
         """Return which permission is missing: the server's answer has no message."""
@@ -268,12 +220,6 @@ class Transactional:
         member: ConsumerGroupMetadata = NO_MEMBER,
     ) -> None:
         """Add a group's offsets, which count if, and only if, the transaction commits."""
-
-        expected = self._expected
-        is_announced = False
-        if expected is not None and (expected.who, expected.group) == (who, group):
-            answer = self._answer(expected.group_sent)
-            is_announced = answer is not None and not answer.error_code
 
         def announce(channel: Channel) -> None:
             fields = self._written_by(who) | {"group_id": group}
@@ -307,18 +253,12 @@ class Transactional:
                     raise_for(row.error_code, what)
             self._groups[group] = channel  # only after success: any error asks for the coordinator again
 
-        if not is_announced:
-            self._until_answered(announce)
+        self._until_answered(announce)
         self._until_answered(commit)
 
     def end(self, who: Identity, *, commit: bool) -> None:
         """Commit or abort; retry until there is an answer. Raise the coordinator's error."""
         self._aborts += not commit
-        expected, self._expected = self._expected, None
-        if expected is not None:  # one without an answer might be carried out after this one
-            self._answer(expected.group_sent)
-            if expected.partitions_sent is not None:
-                self._answer(expected.partitions_sent)
 
         def ask(channel: Channel) -> None:
             fields = self._written_by(who) | {"committed": commit}
@@ -375,13 +315,3 @@ class Transactional:
         if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self.absent_patience is not None:
             return min(self.patience, self.absent_patience)
         return self.patience
-
-
-def _refused(answer: Any) -> dict[ErrorCode, str]:
-    """Return the errors of an answer to AddPartitionsToTxn, with a partition for each."""
-    return {
-        ErrorCode.of(row.partition_error_code): f"{topic.name}-{row.partition_index}"
-        for topic in answer.results_by_topic_v3_and_below
-        for row in topic.results_by_partition
-        if row.partition_error_code
-    }

@@ -6,8 +6,6 @@ the transaction would stay open for ever. So a partition's first batch waits for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from fencepost.errors import FencepostError
 from fencepost.types import TopicPartition
 
@@ -20,8 +18,6 @@ class Enlisted:
         """The first failure: after it the transaction can only be aborted."""
         self.is_begun = False
         """The coordinator may know of the transaction, so it must be ended."""
-        self.written: set[TopicPartition] = set()
-        """The partitions that have batches."""
         self._added: set[TopicPartition] = set()
         self._wanted: dict[TopicPartition, None] = {}
         self._asking = False
@@ -29,17 +25,10 @@ class Enlisted:
 
     def admits(self, partition: TopicPartition) -> bool:
         """Return whether a batch may be sent now; if not, the partition will be added."""
-        self.written.add(partition)
         if partition in self._added:
             return True
         self._wanted[partition] = None
         return False
-
-    def foreseen(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the coordinator has added these before they were wanted."""
-        self._added.update(partitions)
-        for partition in partitions:
-            self._wanted.pop(partition, None)
 
     @property
     def is_growing(self) -> bool:

@@ -67,12 +67,6 @@ class Coordinator:
             raise self.refusal
         self.added += partitions
 
-    def expect(self, who: Identity, partitions: Iterable[TopicPartition], group: str) -> None:
-        raise AssertionError("only a Processor expects something")
-
-    def added_ahead(self, who: Identity) -> frozenset[TopicPartition]:
-        return frozenset()
-
     def add_offsets(
         self,
         who: Identity,
