@@ -116,7 +116,7 @@ class Sender:
         self.direct = DirectWay(state, settling, self.dispatch, requests, network, self._turn, self._resumption)
         if ids is None and options.linger == 0 and options.acks != "none":
             self.queues.send_now = self.direct.send
-        self.queues.wait_by(self._before_waiting)
+        self.queues.before_waiting = self._before_waiting
         self._reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
         self._stopping = self.is_parents = False

@@ -35,7 +35,7 @@ def test_what_left_before_an_interrupt_may_still_arrive() -> None:
     with pytest.raises(KeyboardInterrupt):
         producer.send("t", b"second")
     on.deal(ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Api.PRODUCE)
-    [batch] = producer.sender.queues.unsettled()
+    [batch] = producer.sender.queues.list_unsettled()
     producer.run_for(6.0)
     assert batch.error is not None
     assert getattr(batch.error, "persisted", None) == "unknown"

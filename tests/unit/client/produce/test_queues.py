@@ -186,8 +186,8 @@ def test_a_caller_gives_way_once_for_every_batch_it_fills_and_not_under_the_lock
     free: list[bool] = []
 
     def given_way() -> None:
-        free.append(queues._lock.acquire(blocking=False))
-        queues._lock.release()
+        free.append(queues.lock.acquire(blocking=False))
+        queues.lock.release()
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3):
@@ -208,8 +208,8 @@ def test_a_caller_of_a_new_topic_gives_way_so_that_its_partitions_become_known(
     free: list[bool] = []
 
     def given_way() -> None:
-        free.append(queues._lock.acquire(blocking=False))
-        queues._lock.release()
+        free.append(queues.lock.acquire(blocking=False))
+        queues.lock.release()
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3 * RECORDS_BEFORE_GIVING_WAY):
@@ -240,14 +240,14 @@ def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_mo
     for i in range(3):
         producer.send("t", b"%d" % i, key=b"k")
     queues = producer.sender.queues
-    append, delayed = queues._filling.append, []
+    append, delayed = queues.append, []
 
     def send_meanwhile(*record: Any) -> Ticket:
         ticket = append(*record)
         queues.intake.send("t", b"later")
         return ticket
 
-    monkeypatch.setattr(queues._filling, "append", send_meanwhile)
+    monkeypatch.setattr(queues, "append", send_meanwhile)
     monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
     producer.settle()
     assert on.values("t", 0) == [b"0", b"1", b"2"]
@@ -323,12 +323,12 @@ def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monk
         nonlocal waits
         waits += 1
         assert waits == 1, "waits for what has happened already"
-        queues._lock.release()
+        queues.lock.release()
         producer.step_until(lambda: queues.is_empty)
-        queues._lock.acquire()
+        queues.lock.acquire()
         return True
 
-    monkeypatch.setattr(queues._all_settled, "wait", wait)
+    monkeypatch.setattr(queues.something_settled, "wait", wait)
     assert queues.wait_until_settled(None)
     assert waits == 1
 
