@@ -500,10 +500,10 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     producer.settle()
     for ticket in tickets[:4]:
         assert ticket.exception() is not None
-    count, causes, persisted = producer.sender.take_failures()
+    count, causes, persisted = producer.sender.settling.failures.take()
     assert (count, persisted) == (6, "no")
     assert [type(cause) for cause in causes] == [SendFailed]
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_what_is_known_of_the_failures_is_known_of_all_not_only_of_the_kept_causes() -> None:
@@ -514,11 +514,11 @@ def test_what_is_known_of_the_failures_is_known_of_all_not_only_of_the_kept_caus
     for _ in range(11):
         producer.send_alone("t", b"v", partition=0)
         producer.settle()
-    count, causes, persisted = producer.sender.take_failures()
+    count, causes, persisted = producer.sender.settling.failures.take()
     assert count == 11
     assert {cause.persisted for cause in causes if isinstance(cause, SendFailed)} == {"no"}
     assert persisted == "unknown"
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
@@ -531,7 +531,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     producer.send("nowhere", b"v")
     producer.settle()
     assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_ten_thousand_idle_queues_hold_no_batches() -> None:
@@ -605,7 +605,7 @@ def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist(
     with pytest.raises(SendFailed, match="there is no partition 7"):
         rows.result(0)
     assert fine.result(0).offset == 0
-    assert producer.sender.take_failures() == NONE_FAILED  # somebody has looked
+    assert producer.sender.settling.failures.take() == NONE_FAILED  # somebody has looked
     assert producer.sender.queues.held == 0
 
 
@@ -621,7 +621,7 @@ def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_recor
     assert producer.sender.queues.held == 0
     again = send_rows(producer, "nowhere", [b"1", b"2", b"3"])
     producer.settle()
-    assert producer.sender.take_failures()[0] == 3  # nobody has looked
+    assert producer.sender.settling.failures.take()[0] == 3  # nobody has looked
     assert again.done()
 
 
