@@ -237,6 +237,10 @@ class Queues:
         if self._unannounced:
             self._wake()
 
+    def needs_wake_up(self, opened: Settlement) -> bool:
+        """Return whether the send thread has to be woken for a batch that was just opened."""
+        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self._looks_at
+
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
         if not topic.partition_count:
@@ -729,10 +733,6 @@ class Queues:
         """Add a sealed batch to a queue, behind the others or at this position."""
         queue.add(batch, at)
         self.changed[queue] = None
-
-    def needs_wake_up(self, opened: Settlement) -> bool:
-        """Return whether the send thread has to be woken for a batch that was just opened."""
-        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self._looks_at
 
     def _open(self, queue: PartitionQueue) -> ProducerBatch:
         now = self._clock.monotonic()
