@@ -241,12 +241,8 @@ def history(folder: Path, chance: random.Random, seconds: float) -> None:
     assert known["yes"]
 
 
-def test_nothing_is_lost_doubled_or_disordered_whatever_is_interrupted(tmp_path: Path, chance: random.Random) -> None:
-    """PROD-4, PROD-8, IDEM-5, IDEM-6."""
-    history(tmp_path, chance, 8.0)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_nothing_is_lost_doubled_or_disordered_for_a_long_time(tmp_path: Path, chance: random.Random) -> None:
+    """PROD-4, PROD-8, IDEM-5, IDEM-6."""
     history(tmp_path, chance, SECONDS)
