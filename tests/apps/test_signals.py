@@ -112,7 +112,7 @@ def locks(producer: Producer) -> dict[str, Any]:
     """What a call may hold when a signal handler interrupts it, and the send thread or the handler needs, too."""
     routes = producer._routes
     return {
-        "queues": producer._queues._lock,
+        "queues": producer._queues.lock,
         "tickets": producer._queues.settling,
         "turn": producer._sender._turn,
         "start": producer._start,

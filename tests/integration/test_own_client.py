@@ -487,7 +487,7 @@ def test_the_open_transaction_of_an_owner_that_hung_up_is_aborted_for_its_succes
     first.own(guarded, [f"{guarded}-0"], generation=1)
     first.transaction().__enter__()
     first.send(guarded, "never", partition=0).result(30)
-    connection = first._sender._tenure.connection
+    connection = first._sender.owner.connection
     assert connection is not None
     first._sender.call(lambda: connection.close(ServerError(ErrorCode.NETWORK_EXCEPTION, "cut by the test")))
     second.own(guarded, [f"{guarded}-0"], wait=30)

@@ -400,13 +400,13 @@ def test_a_partition_that_is_added_after_the_abort_fences_nobody(owners: Owners)
 
     transaction = owner.transaction()
     transaction.__enter__()
-    sender._state.steps = Late()  # type: ignore[assignment]
+    sender.state.steps = Late()  # type: ignore[assignment]
     dropped = owner.send(owners.topic, b"dropped")
     assert asked.wait(PATIENCE)
     late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
     transaction.abort()
     assert isinstance(dropped.exception(PATIENCE), SendFailed)
-    sender._state.steps = steps
+    sender.state.steps = steps
     aborted.set()
     for thread in late:
         thread.join(PATIENCE)
@@ -450,7 +450,7 @@ def test_a_fenced_owner_does_not_come_back_by_the_epoch_it_knows(owners: Owners)
     for is_open in (False, True):
         old, _ = owners.owner(generation=0)
         owner = old.backend.owner
-        who = old._sender._state.identity.current
+        who = old._sender.state.identity.current
         assert who is not None
         if is_open:
             owner.writing.add_partitions(who, [TopicPartition(owners.topic, 0)])
@@ -510,7 +510,7 @@ class Replaced:
 
 
 def _replace_end(producer: KafkaOwner, end: Callable[..., None]) -> None:
-    lanes = producer._sender._state.lanes
+    lanes = producer._sender.state.lanes
     assert lanes is not None
     for lane in lanes.lanes:
         lane.steps = cast("Transactional", Replaced(lane.steps, end))

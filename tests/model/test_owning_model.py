@@ -51,7 +51,7 @@ def play(seed: int) -> Counter[str]:
     random = Random(seed)
     cluster = ScriptedCluster(HandWoundClock(), topics={"t": 1}, knows_own=True)
     producer = SteppedProducer(cluster, request_timeout=random.choice([2.0, 10.0]), delivery_timeout=30.0)
-    claim = producer.sender.claim(check_claim("g", ["t-0"], generation=1, session=random.choice([0.0, 4.0])))
+    claim = producer.sender.owner.claim(check_claim("g", ["t-0"], generation=1, session=random.choice([0.0, 4.0])))
     producer.step_until(claim.outcome.done)
     fault_rate = random.choice([0.02, 0.1, 0.3])
     faults = random.sample(FATES, random.randint(1, len(FATES)))

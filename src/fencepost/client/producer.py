@@ -365,11 +365,11 @@ class Producer(OnePerProcess):
         """Return what the queues hold, since when, and how fast the brokers answer. It is cheap: idle partitions are
         left out. The send thread collects it, between two turns."""
         if self._thread is None or not self._thread.takes_calls:
-            return self._sender.stats()
+            return self._sender.reporting.look()
         try:
-            return self._sender.call(self._sender.stats)
+            return self._sender.call(self._sender.reporting.look)
         except Closed:  # it has just ended
-            return self._sender.stats()
+            return self._sender.reporting.look()
 
     # --- flush and close ---
 
@@ -428,7 +428,7 @@ class Producer(OnePerProcess):
             self._thread.report(when)
 
     def _raise_undelivered(self) -> None:
-        count, causes, persisted = self._sender.take_failures()
+        count, causes, persisted = self._sender.settling.failures.take()
         if not count:
             return
         undelivered = Undelivered(count, causes)

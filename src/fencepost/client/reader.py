@@ -744,7 +744,7 @@ class Reader(OnePerProcess, Closing):
             raise self._loss.parents.fresh()
         if self._owns_by is not None and not self._closed:
             self._loss.check()
-            if self._fetcher.tenure.connection is not None:
+            if self._fetcher.owner.connection is not None:
                 self._fetcher.run_once(0.0, fetches=False)
             if self._commits_by is not None:
                 self._commits_by.check()
@@ -879,7 +879,7 @@ class Reader(OnePerProcess, Closing):
         self._loss.check()
         if self._member is not None:
             self._member.check_held(store)
-        is_owner = self._commits_by is not None or self._fetcher.tenure.connection is not None
+        is_owner = self._commits_by is not None or self._fetcher.owner.connection is not None
         self._commits.commit(store, wait=wait or is_owner)
 
     def _needs_group(self, what: str) -> str:
@@ -907,7 +907,7 @@ class Reader(OnePerProcess, Closing):
 
             def store_all() -> None:
                 # On a guarded topic only the connection that owns a partition may commit its offsets.
-                if self._fetcher.tenure.connection is not None:
+                if self._fetcher.owner.connection is not None:
                     answer = self._send_as_owner(commit)
                 else:
                     channel = routes.to(routes.coordinator(group))

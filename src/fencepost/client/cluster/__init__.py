@@ -8,7 +8,7 @@ metadata.py                                 checked answers; brokers, topics, pa
 blocking.py, batch_channel.py               blocking: one question at a time; record batches, pipelined
 routing.py                                  any broker, the controller, a leader, a coordinator
 patience.py                                 wait for a server that is away
-tenure.py                                   what one connection owns on fencepost's server
+owner_connection.py                         what one connection owns on fencepost's server
 errands.py, interrupts.py                   calls between threads; signal handlers that call a client
 checks.py, closing.py, forking.py           argument checks; `with`; what a fork must not tear apart
 """

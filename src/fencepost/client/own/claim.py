@@ -3,8 +3,8 @@
     with producer.own("orders-writers", ["orders-0"], generation=3) as claim:
         producer.send("orders", b"record", partition=0)      # raises Fenced once somebody else has taken over
 
-On fencepost's server the claim belongs to the connection that carries the data (`client/cluster/tenure.py`), and what
-a severed connection has sent takes no effect. On Apache Kafka the claim is built on transactional ids (`kafka.py`). The
+On fencepost's server the claim belongs to the connection that carries the data (`owner_connection.py`), and what a
+severed connection has sent takes no effect. On Apache Kafka the claim is built on transactional ids (`kafka.py`). The
 server's ApiVersions decide between the two; callers see an `OwnBackend` and get a `Claim`. A lost claim is reported at
 once, even while nothing is sent: `claim.lost` is set, `on_lost` is called, and `check_owned` raises.
 

@@ -319,7 +319,7 @@ class KafkaProducerBackend:
         return sender.call(lambda: sender.identity if sender.writes_in_lanes else None)
 
     def _lost(self) -> None:
-        self._sender.call(lambda: self._sender.fence(ErrorCode.PRODUCER_FENCED))
+        self._sender.call(lambda: self._sender.settling.fence(ErrorCode.PRODUCER_FENCED))
 
     def _write_under(self) -> None:
         sender, owner = self._sender, self.owner

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
 from fencepost.client.cluster.interrupts import Outcome
+from fencepost.client.cluster.owner_connection import PendingClaim
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.cluster.tenure import PendingClaim
 from fencepost.client.produce.sender import Sender
 from fencepost.client.read.fetcher import Fetcher
 from fencepost.client.transactions.coordinator import Transactional
@@ -45,19 +45,19 @@ class ServerProducerBackend:
         if self._steps is not None and self._steps.routes is not self._shared:
             # The name moves to the owner's connection, so that its transactions end with that connection.
             self._steps.go_by(self._shared)
-            sender.call(sender.renew_identity)
+            sender.call(sender.state.renew_identity)
             sender.wait_for_identity(self._patience)
         return rows
 
     def release(self, group: str, names: Sequence[str]) -> None:
         sender = self._sender
         sender.flush()
-        self._outcome(sender.call(lambda: sender.release(group, names)))
+        self._outcome(sender.call(lambda: sender.owner.release(group, names)))
         if self._steps is not None and not sender.is_owner:
             self._steps.go_by(self._routes)
 
     def interrupt(self) -> None:
-        self._sender.call(self._sender.give_up_waiting_claims)
+        self._sender.call(self._sender.owner.give_up_waiting)
 
     def close(self) -> None:
         """Do nothing: the ownership ends with the connection."""
@@ -70,12 +70,12 @@ class ServerProducerBackend:
         try:
             return pending.outcome.result(self._patience + pending.wait)
         except TimeoutError:
-            sender.call(lambda: sender.give_up_claim(pending))
+            sender.call(lambda: sender.owner.give_up(pending))
             raise TimedOut(f"no answer to the claim within {self._patience:g} s{sender.trouble()}") from None
         except FencepostError:
             raise
         except BaseException:  # Ctrl-C while waiting
-            sender.call(lambda: sender.give_up_claim(pending))
+            sender.call(lambda: sender.owner.give_up(pending))
             raise
 
 
@@ -86,13 +86,13 @@ class ServerReaderBackend:
         self._fetcher = fetcher
 
     def claim(self, request: ClaimRequest) -> list[OwnedResource]:
-        return self._outcome(self._fetcher.with_turn(lambda: self._fetcher.tenure.claim(request)))
+        return self._outcome(self._fetcher.with_turn(lambda: self._fetcher.owner.claim(request)))
 
     def release(self, group: str, names: Sequence[str]) -> None:
-        self._outcome(self._fetcher.with_turn(lambda: self._fetcher.tenure.release(group, names)))
+        self._outcome(self._fetcher.with_turn(lambda: self._fetcher.owner.release(group, names)))
 
     def interrupt(self) -> None:
-        self._fetcher.call_soon(self._fetcher.tenure.give_up_waiting)
+        self._fetcher.call_soon(self._fetcher.owner.give_up_waiting)
 
     def close(self) -> None:
         """Do nothing: the ownership ends with the connection."""
@@ -104,7 +104,7 @@ class ServerReaderBackend:
         try:
             self._fetcher.run_until(pending.outcome, pending.wait)
         except BaseException:
-            self._fetcher.tenure.give_up(pending)
+            self._fetcher.owner.give_up(pending)
             raise
         return pending.outcome.result()
 
@@ -127,7 +127,7 @@ class SharedChannel(Channel):
         outcome: Outcome[Reply] = Outcome()
 
         def ask() -> None:
-            connection = self._sender.owner_connection()
+            connection = self._sender.owner.ready()
             version = connection.version(key, at_most)
 
             def answered(answer: Any) -> None:
@@ -142,7 +142,7 @@ class SharedChannel(Channel):
         return outcome.result()
 
     def versions(self) -> Mapping[int, tuple[int, int]]:
-        return self._sender.call(lambda: dict(self._sender.owner_connection().versions))
+        return self._sender.call(lambda: dict(self._sender.owner.ready().versions))
 
     def close(self) -> None:
         """Leave the connection open: it belongs to the owner."""

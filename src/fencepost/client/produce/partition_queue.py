@@ -1,8 +1,6 @@
-"""The parts of the producer's queues: batches, one queue per partition, the queues of a topic, and how they are filled.
+"""The parts of the producer's queues: batches, one queue per partition, and the queues of a topic.
 
-The caller's threads and the send thread share them; `queues.py` says who may do what. Everything that `Filling` does is
-done with its lock held: by the caller's threads in `send`, and by the send thread, which moves the records that waited
-for their topic's partitions (`waiting_room.py`).
+The caller's threads and the send thread share them; `queues.py` says who may do what.
 """
 
 from __future__ import annotations
@@ -13,12 +11,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket, Unplaced
-from fencepost.clock import Clock
 from fencepost.core.producers.inflight import Flight
 from fencepost.errors import FencepostError, NotOwned, SendFailed
-from fencepost.kernel import HEADER_SIZE, BatchBuilder, Budget, Headers, Lane, Payload, Slot, partition_for_key
+from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Payload, Slot
 from fencepost.types import Milliseconds, TopicPartition
 
 if TYPE_CHECKING:
@@ -307,7 +303,7 @@ class TopicQueues(Lane):
         super().__init__(budget)
         self.name = name
         self.before_waiting = before_waiting
-        """As in `Filling`."""
+        """As in `Queues`."""
         self.trouble = trouble
         """Returns the last connection error, for messages about a timeout."""
         self.partition_count = 0
@@ -390,142 +386,6 @@ class EarlyFailure(Settlement):
         super().__init__(lock)
         self.topic_name = topic_name
         self.count = count
-
-
-class Filling:
-    """The lock of the queues, and the lists of unsettled batches and changed queues that it guards."""
-
-    def __init__(
-        self, options: ProducerOptions, clock: Clock, wake: Callable[[], None], needs_partitions: bool
-    ) -> None:
-        self.options = options
-        self.clock = clock
-        self.wake = wake
-        self.lock = threading.RLock()
-        """Only to know who holds it (`is_mine`): nobody takes it twice."""
-        self.room = threading.Condition(self.lock)
-        """Memory may be free again."""
-        self.all_settled = threading.Condition(self.lock)
-        """Something is settled, or moved."""
-        self.before_waiting: Callable[[], object] = bool
-        """Called before a caller waits, in case that it is a signal handler (`direct.py`)."""
-        self.settling = threading.RLock()
-        """Guards tickets and the list of failures; held only for moments. Reentrant like the other one."""
-        self.unsettled: dict[Settlement, None] = {}
-        self.changed: dict[PartitionQueue, None] = {}
-        """Queues that have got a batch since the last turn."""
-        self.looks_at = float("inf")
-        """The next turn comes by then at the latest; the send thread need not be woken for a batch that is not ready
-        before."""
-        self.needs_partitions = needs_partitions
-        """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
-
-    def encodes_unknown(self, topic: TopicQueues) -> bool:
-        """Return whether a record without key and partition is encoded at once, although the topic's partitions are
-        unknown: any of them will do, and no earlier record of the topic is kept, which it could overtake."""
-        options = self.options
-        return not (
-            topic.waiting
-            or options.serializes
-            or options.partitioner is not None
-            or self.needs_partitions
-            or topic.owned is not None
-        )
-
-    def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
-        count = topic.partition_count
-        is_named = partition is not None
-        if partition is None:
-            if self.options.partitioner is not None:
-                partition = self.options.partitioner(None if key is None else bytes(as_bytes(key)), count)
-            elif key is not None:
-                partition = partition_for_key(as_bytes(key), count)
-            elif count == 1:
-                partition = 0
-            elif self.needs_partitions:
-                raise FencepostError(NAME_THE_PARTITION)
-            else:
-                topic.pick(0, count)
-                return topic.undesignated
-        if not 0 <= partition < count:
-            raise no_partition(partition, count, topic.name)
-        if not is_named:
-            topic.check_choice(partition)
-        return topic.queue(partition)
-
-    def append(
-        self,
-        queue: PartitionQueue,
-        key: Payload,
-        value: Payload,
-        headers: Headers | None,
-        timestamp: Milliseconds,
-        size: int,
-    ) -> Ticket:
-        """Append to the open batch, or to a new one: then the send thread has to be woken."""
-        batch, builder = queue.open, queue.builder
-        try:
-            if batch is None or builder is None:
-                batch = self._open(queue)
-            elif builder.size + size > self.options.batch_size:
-                self.seal(queue)
-                builder.work_ahead(self.options.codec, self.options.compression_level)
-                batch = self._open(queue)
-            index = queue.append(queue.topic, key, value, timestamp, headers)
-        except BaseException:
-            self._unopen(queue)
-            raise
-        return Ticket(batch, index, timestamp)
-
-    def enqueue(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
-        """Add a complete batch behind what the queue holds."""
-        if queue.open is not None:
-            self.seal(queue)
-        batch = ProducerBatch(self.settling, queue, self.clock.monotonic(), deadline)
-        batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
-        queue.topic.charge(builder.size, queue)
-        self.unsettled[batch] = None
-        self.add(queue, batch)
-        self.wake()
-        return batch
-
-    def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
-        """Add a sealed batch to a queue, behind the others or at this position."""
-        queue.add(batch, at)
-        self.changed[queue] = None
-
-    def needs_wake_up(self, opened: Settlement) -> bool:
-        """Return whether the send thread has to be woken for a batch that was just opened."""
-        return not isinstance(opened, ProducerBatch) or opened.opened + self.options.linger < self.looks_at
-
-    def _open(self, queue: PartitionQueue) -> ProducerBatch:
-        now = self.clock.monotonic()
-        batch = ProducerBatch(self.settling, queue, now, now + self.options.delivery_timeout)
-        builder = BatchBuilder(queue.last_size)
-        queue.topic.charge(HEADER_SIZE, queue)
-        self.unsettled[batch] = None
-        queue.begin(batch, builder)
-        self.changed[queue] = None
-        return batch
-
-    def _unopen(self, queue: PartitionQueue) -> None:
-        """Remove the open batch again if its first record could not be encoded."""
-        if queue.builder is not None and not queue.builder.count:
-            assert queue.open is not None
-            del self.unsettled[queue.open]
-            queue.end()
-            queue.topic.charge(-HEADER_SIZE, queue)
-
-    def seal(self, queue: PartitionQueue) -> None:
-        batch, builder = queue.open, queue.builder
-        assert batch is not None
-        assert builder is not None
-        batch.builder = builder
-        queue.end()  # from here on nothing is appended
-        batch.count = builder.count
-        batch.charged = builder.size
-        queue.last_size = min(builder.size + RECORD_OVERHEAD, self.options.batch_size)
-        queue.add(batch)
 
 
 def no_partition(partition: int, count: int, topic: str = "") -> SendFailed:

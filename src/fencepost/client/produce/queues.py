@@ -18,6 +18,7 @@ One lock guards everything. It is held for one append at a time, and never durin
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,14 +28,16 @@ from fencepost.client.cluster.checks import check_topic, header_pairs, milliseco
 from fencepost.client.cluster.interrupts import interrupted, is_mine
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
+    NAME_THE_PARTITION,
     RECORD_OVERHEAD,
     EarlyFailure,
     EncodedRows,
-    Filling,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
     WaitingRows,
+    as_bytes,
+    no_partition,
     size_of,
 )
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
@@ -49,8 +52,10 @@ from fencepost.kernel import (
     Gate,
     Headers,
     Intake,
+    Payload,
     Record,
     decode_batch,
+    partition_for_key,
 )
 from fencepost.types import Milliseconds
 
@@ -108,11 +113,27 @@ class Queues:
         self._trouble = trouble
         self._clock = clock
         self._wake = wake
-        self._filling = filling = Filling(options, clock, wake, needs_partitions)
-        self.waiting_room = WaitingRoom(filling, trouble)
+        self.lock = threading.RLock()
+        """Only to know who holds it (`is_mine`): nobody takes it twice."""
+        self.room = threading.Condition(self.lock)
+        """Memory may be free again."""
+        self.something_settled = threading.Condition(self.lock)
+        """Something is settled, or moved."""
+        self.settling = threading.RLock()
+        """Guards tickets and the list of failures; held only for moments. Reentrant like the other one."""
+        self.before_waiting: Callable[[], object] = bool
+        """Called before a caller waits, in case that it is a signal handler (`direct.py`)."""
+        self.unsettled: dict[Settlement, None] = {}
+        """All batches, and what stands in for one, that are not settled."""
+        self.changed: dict[PartitionQueue, None] = {}
+        """Queues that have got a batch since the last turn."""
+        self._looks_at = float("inf")
+        """The next turn comes by then at the latest; the send thread need not be woken for a batch that is not ready
+        before."""
+        self.needs_partitions = needs_partitions
+        """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
+        self.waiting_room = WaitingRoom(self, options, clock, wake, trouble)
         """Used by the send thread; callers add to it under the lock."""
-        self._lock, self._room, self._all_settled = filling.lock, filling.room, filling.all_settled
-        self.settling = filling.settling
         self.is_asking: Callable[[], bool] = bool
         """Returns whether this thread is in a blocking request to a coordinator, whose connection the send thread's
         errands need, too."""
@@ -125,7 +146,6 @@ class Queues:
         self._callers_blocked = 0
         self._unannounced: dict[Settlement, None] = {}
         """Batches that were just opened, and of which the send thread is about to be told."""
-        self._unsettled = filling.unsettled
         self.schedule: Schedule[PartitionQueue] = Schedule(
             linger=options.linger, delivery_timeout=options.delivery_timeout
         )
@@ -178,7 +198,7 @@ class Queues:
                 )
         self.check_interrupted()
         try:
-            with self._lock:
+            with self.lock:
                 topic = self._topic(topic_name)
                 queue = self._destination(topic, key, partition)
                 while not topic.has_room_for(size, queue):
@@ -193,7 +213,7 @@ class Queues:
                     if not topic.partition_count:
                         self.waiting_room.keep_encoded(topic)
                     before = queue.open
-                    ticket = self._filling.append(queue, key, value, headers, timestamp, size)
+                    ticket = self.append(queue, key, value, headers, timestamp, size)
                     if (opened := ticket.settlement) is not before:
                         self._unannounced[opened] = None
             if queue is None:
@@ -203,7 +223,7 @@ class Queues:
                 if before is not None:
                     self._wake()
                     give_way()
-                elif not queue.sealed and not self.send_now(queue) and self._filling.needs_wake_up(opened):
+                elif not queue.sealed and not self.send_now(queue) and self.needs_wake_up(opened):
                     self._wake()
                 self._unannounced.pop(opened, None)
         except BaseException:  # perhaps a signal handler's, after the record was accepted
@@ -217,15 +237,19 @@ class Queues:
         if self._unannounced:
             self._wake()
 
+    def needs_wake_up(self, opened: Settlement) -> bool:
+        """Return whether the send thread has to be woken for a batch that was just opened."""
+        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self._looks_at
+
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
         if not topic.partition_count:
-            if key is None and partition is None and self._filling.encodes_unknown(topic):
+            if key is None and partition is None and self.encodes_unknown(topic):
                 return topic.roaming_queue
             return None
         if self._options.serializes:
             return topic.partitions.get(partition) if partition is not None else None
-        return self._filling.queue_for(topic, key, partition)
+        return self.queue_for(topic, key, partition)
 
     def _wait_for_room(self, topic: TopicQueues, queue: PartitionQueue | None, size: int) -> None:
         """Block until there is room (PROD-1): the only place where `send` blocks."""
@@ -241,7 +265,7 @@ class Queues:
                 if left is not None and left <= 0:
                     raise self._full(topic, queue)
                 self._wake()
-                self._room.wait(left)
+                self.room.wait(left)
                 if (refusal := self.refusal) is not None:
                     raise refusal.fresh()
         finally:
@@ -265,7 +289,7 @@ class Queues:
         """Keep rows of a table for a topic whose partitions are unknown, in order with `send`'s records. Return None,
         and keep nothing, if the partitions are known by now."""
         self.check_interrupted()
-        with self._lock:
+        with self.lock:
             topic = self._topic(topic_name)
             while not topic.partition_count and not topic.has_room_for(size):
                 self._wait_for_room(topic, None, size)
@@ -288,23 +312,15 @@ class Queues:
         topic = self._topics.get(topic_name)
         return topic.partition_count if topic is not None else 0
 
-    @property
-    def needs_partitions(self) -> bool:
-        return self._filling.needs_partitions
-
-    def need_partitions(self) -> None:
-        """From now on refuse records whose partition is left to chance."""
-        self._filling.needs_partitions = True
-
     def next_partition(self, topic_name: str, count: int) -> int:
         """Return a partition for rows without a key that are sent together, a different one each time."""
-        with self._lock:
+        with self.lock:
             self._bulks += 1
             return self._topics[topic_name].pick(self._bulks, count)
 
     def write_only_to(self, owned: Mapping[str, frozenset[int]]) -> None:
         """Send records that name no partition only to owned partitions, in topics where any is owned."""
-        with self._lock:
+        with self.lock:
             self._owned = owned
             for topic in self._topics.values():
                 topic.restrict(owned.get(topic.name))
@@ -316,26 +332,26 @@ class Queues:
     def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> ProducerBatch:
         """Add a complete batch behind what the partition's queue holds."""
         self.check_interrupted()
-        with self._lock:
+        with self.lock:
             topic = self._topics[topic_name]
             if (refusal := self.refusal) is not None:
                 raise refusal.fresh()
             queue = topic.queue(partition)
             if not topic.has_room_for(builder.size, queue):
                 self._wait_for_room(topic, queue, builder.size)
-            return self._filling.enqueue(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+            return self.add_whole(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
         self.check_interrupted()
         if timeout != 0:
             self.check_thread("flush()")
-            self._filling.before_waiting()
+            self.before_waiting()
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        with self._lock:
-            if not self._unsettled:
+        with self.lock:
+            if not self.unsettled:
                 return True
-            targets = [*reversed(self._unsettled)]
+            targets = [*reversed(self.unsettled)]
             self.flushing += 1
             self._wake()
             try:
@@ -345,7 +361,7 @@ class Queues:
                         return False
                     self._awaited.append(target)
                     try:
-                        self._all_settled.wait(left)
+                        self.something_settled.wait(left)
                     finally:
                         self._awaited.remove(target)
             finally:
@@ -357,7 +373,7 @@ class Queues:
         batches they are in now."""
         while targets:
             target = targets[-1]
-            if target in self._unsettled:
+            if target in self.unsettled:
                 return target
             targets.pop()
             if isinstance(target, Unplaced):
@@ -374,15 +390,11 @@ class Queues:
             settle_here(None)
 
     def _before_waiting(self) -> None:
-        self._filling.before_waiting()  # which may be set later
-
-    def wait_by(self, before_waiting: Callable[[], None]) -> None:
-        """Have this called before a caller waits, in case that it is a signal handler (`direct.py`)."""
-        self._filling.before_waiting = before_waiting
+        self.before_waiting()  # which may be set later
 
     def check_interrupted(self) -> None:
         """Raise in a signal handler or finalizer that has interrupted a holder of a lock. It would wait for ever."""
-        if is_mine(self._lock) or is_mine(self.settling) or self.is_asking():
+        if is_mine(self.lock) or is_mine(self.settling) or self.is_asking():
             raise interrupted()
 
     def check_thread(self, what: str) -> None:
@@ -391,23 +403,23 @@ class Queues:
 
     def refuse_from_now(self, error: FencepostError) -> None:
         """Have `send` raise this from now on, in blocked callers too."""
-        with self._lock:
+        with self.lock:
             if self._broken is None or (not isinstance(self._broken, Fenced) and not isinstance(error, Closed)):
                 self._broken, self._refusal = error, _of_later_records(error)
             self._gate.is_open = False
-            self._room.notify_all()
+            self.room.notify_all()
         if isinstance(error, Fenced):
             self.on_fenced(error)
 
     def pause(self, error: FencepostError) -> None:
         """Have `send` raise this until `resume`."""
-        with self._lock:
+        with self.lock:
             self._paused = error
             self._gate.is_open = False
-            self._room.notify_all()
+            self.room.notify_all()
 
     def resume(self) -> None:
-        with self._lock:
+        with self.lock:
             self._paused = None
             self._gate.is_open = self._broken is None and self._has_fast_way
 
@@ -425,7 +437,7 @@ class Queues:
         """In a forked child: fail what is unsettled, because only the parent learns its outcome. No lock is taken: its
         holder may not exist here."""
         self.settling._at_fork_reinit()  # type: ignore[attr-defined]
-        for batch in self._unsettled:
+        for batch in self.unsettled:
             if isinstance(batch, ProducerBatch):
                 for each in (batch, *(batch.parts or ())):
                     each.leave_to_parent()
@@ -439,32 +451,32 @@ class Queues:
 
     def active(self) -> list[PartitionQueue]:
         """Return the queues that hold something, or have it in flight."""
-        with self._lock:
-            return list({**dict.fromkeys(self.schedule.active), **self._filling.changed})
+        with self.lock:
+            return list({**dict.fromkeys(self.schedule.active), **self.changed})
 
     def tell_schedule(self, looks_at: float) -> None:
         """Tell the schedule which queues have got a batch. The next turn comes at `looks_at` at the latest, so that the
         send thread need not be woken for batches that are ready later."""
-        with self._lock:
-            self._filling.looks_at = looks_at
-            changed, self._filling.changed = self._filling.changed, {}
+        with self.lock:
+            self._looks_at = looks_at
+            changed, self.changed = self.changed, {}
         self.schedule.records_came(changed)
 
     def sleeps_until(self, moment: float) -> None:
         """Take note of when the next turn comes by itself."""
-        self._filling.looks_at = moment
+        self._looks_at = moment
 
     def topics_to_place(self) -> list[TopicQueues]:
-        with self._lock:
+        with self.lock:
             return list(self.waiting_room.topics)
 
     def topics(self) -> list[str]:
-        with self._lock:
+        with self.lock:
             return list(self._topics)
 
     def rest(self, queue: PartitionQueue) -> bool:
         """Remove an empty queue from the active ones. Return False if it is not empty."""
-        with self._lock:
+        with self.lock:
             if queue or queue.flight:
                 return False
             self.schedule.forget(queue)
@@ -472,28 +484,28 @@ class Queues:
 
     def drain(self, queue: PartitionQueue, *, also_open: bool) -> ProducerBatch | None:
         """Take the oldest batch of the queue; the open one only with `also_open`."""
-        with self._lock:
+        with self.lock:
             if not queue.sealed:
                 if queue.open is None or not also_open:
                     return None
-                self._filling.seal(queue)
+                self._seal(queue)
             return queue.take()
 
     def take_only(self, queue: PartitionQueue, most: int) -> ProducerBatch | None:
         """Take the batch of the queue if it has only one, of at most `most` bytes."""
-        with self._lock:
+        with self.lock:
             if (queue.open is not None) + len(queue.sealed) != 1:
                 return None
             if queue.open is not None:
                 if queue.builder is None or queue.builder.size > most:
                     return None
-                self._filling.seal(queue)
+                self._seal(queue)
             return queue.take() if queue.sealed[0].charged <= most else None
 
     def put_back_lost(self, topic: TopicQueues) -> None:
         """Put those of the topic's batches back into their queues that are nowhere: their thread was interrupted."""
-        with self._lock:
-            for batch in self._unsettled:
+        with self.lock:
+            for batch in self.unsettled:
                 if not isinstance(batch, ProducerBatch) or batch.queue.topic is not topic or batch.settled:
                     continue
                 queue, builder = batch.queue, batch.builder
@@ -506,18 +518,18 @@ class Queues:
                 if batch.roams:
                     batch.roams = False
                     topic.roaming -= 1
-                self._filling.add(queue, batch, 0)
+                self.add(queue, batch, 0)
 
     def is_unsettled(self, batch: ProducerBatch) -> bool:
         """Return whether the batch still holds memory."""
-        with self._lock:
-            return batch in self._unsettled
+        with self.lock:
+            return batch in self.unsettled
 
     def withdraw(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Take this batch out of its queue. Return False if it is not there."""
-        with self._lock:
+        with self.lock:
             if queue.open is batch:
-                self._filling.seal(queue)
+                self._seal(queue)
             if batch not in queue.sealed:
                 return False
             queue.take(queue.sealed.index(batch))
@@ -525,12 +537,12 @@ class Queues:
 
     def designate(self, batch: ProducerBatch, partition: int) -> PartitionQueue:
         """Put an undesignated batch at the end of a partition's queue."""
-        with self._lock:
+        with self.lock:
             topic = batch.queue.topic
             queue = topic.queue(partition)
             topic.move(batch.charged, batch.queue, queue)
             batch.queue = queue
-            self._filling.add(queue, batch)
+            self.add(queue, batch)
             return queue
 
     def settled(self, batch: ProducerBatch, *, may_rest: bool = False) -> None:
@@ -546,34 +558,34 @@ class Queues:
                 whole.deliver(UNKNOWN_OFFSET)
                 self.settled(whole, may_rest=may_rest)
             return
-        with self._lock:
+        with self.lock:
             self._release(batch, may_rest=may_rest)
             if self._callers_blocked:
-                self._room.notify_all()
+                self.room.notify_all()
 
     def all_settled(self, batches: list[ProducerBatch]) -> None:
         """Release the memory of settled batches, as `settled` does, in one step."""
         for batch in batches:
             if batch.whole is not None:
                 self.settled(batch, may_rest=True)
-        with self._lock:
+        with self.lock:
             for batch in batches:
                 if batch.whole is None:
                     batch.encoded = batch.builder = None
                     self._release(batch, may_rest=True)
             if self._callers_blocked:
-                self._room.notify_all()
+                self.room.notify_all()
 
     def _release(self, batch: ProducerBatch, *, may_rest: bool) -> None:
         queue = batch.queue
         queue.topic.charge(-batch.charged, queue)
-        self._unsettled.pop(batch, None)
+        self.unsettled.pop(batch, None)
         if may_rest and not queue and (queue.flight is None or queue.flight.is_at_rest):
             self.schedule.forget(queue)
         else:
             self.schedule.changed(queue)
         if batch in self._awaited:
-            self._all_settled.notify_all()
+            self.something_settled.notify_all()
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
         """Split a batch that is too large for the server into two halves. It is settled when both are."""
@@ -599,7 +611,7 @@ class Queues:
 
     def grow(self, topic_name: str, partition_count: int) -> None:
         """Note a new number of partitions: the topic has grown, or was recreated."""
-        with self._lock:
+        with self.lock:
             topic = self._topics.get(topic_name)
             if topic is not None and topic.partition_count not in (0, partition_count):
                 topic.know(partition_count)
@@ -611,7 +623,7 @@ class Queues:
         return bool(self.flushing or self._callers_blocked)
 
     def everything(self) -> Iterator[PartitionQueue]:
-        with self._lock:
+        with self.lock:
             topics = list(self._topics.values())
         for topic in topics:
             yield topic.roaming_queue
@@ -621,27 +633,132 @@ class Queues:
     def held(self) -> int:
         return self._budget.held
 
-    def unsettled(self) -> list[Settlement]:
-        with self._lock:
-            return list(self._unsettled)
+    def list_unsettled(self) -> list[Settlement]:
+        with self.lock:
+            return list(self.unsettled)
 
     def hurry(self) -> None:
         """From now on send batches before they are full."""
-        with self._lock:
+        with self.lock:
             self.flushing += 1
 
     def unsettled_records(self) -> dict[str, int]:
         """Return the number of unsettled records per topic."""
         found: dict[str, int] = {}
-        with self._lock:
+        with self.lock:
             for topic in self._topics.values():
                 found[topic.name] = sum(waiting.records for waiting in topic.waiting)
-            for batch in self._unsettled:
+            for batch in self.unsettled:
                 if isinstance(batch, ProducerBatch):
                     found[batch.topic_name] += batch.records_left
         return {name: count for name, count in found.items() if count}
 
     @property
     def is_empty(self) -> bool:
-        with self._lock:
-            return not self._unsettled
+        with self.lock:
+            return not self.unsettled
+
+    # --- with the lock held ---
+
+    def encodes_unknown(self, topic: TopicQueues) -> bool:
+        """Return whether a record without key and partition is encoded at once, although the topic's partitions are
+        unknown: any of them will do, and no earlier record of the topic is kept, which it could overtake."""
+        options = self._options
+        return not (
+            topic.waiting
+            or options.serializes
+            or options.partitioner is not None
+            or self.needs_partitions
+            or topic.owned is not None
+        )
+
+    def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
+        count = topic.partition_count
+        is_named = partition is not None
+        if partition is None:
+            if self._options.partitioner is not None:
+                partition = self._options.partitioner(None if key is None else bytes(as_bytes(key)), count)
+            elif key is not None:
+                partition = partition_for_key(as_bytes(key), count)
+            elif count == 1:
+                partition = 0
+            elif self.needs_partitions:
+                raise FencepostError(NAME_THE_PARTITION)
+            else:
+                topic.pick(0, count)
+                return topic.undesignated
+        if not 0 <= partition < count:
+            raise no_partition(partition, count, topic.name)
+        if not is_named:
+            topic.check_choice(partition)
+        return topic.queue(partition)
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        key: Payload,
+        value: Payload,
+        headers: Headers | None,
+        timestamp: Milliseconds,
+        size: int,
+    ) -> Ticket:
+        """Append to the open batch, or to a new one: then the send thread has to be woken."""
+        batch, builder = queue.open, queue.builder
+        try:
+            if batch is None or builder is None:
+                batch = self._open(queue)
+            elif builder.size + size > self._options.batch_size:
+                self._seal(queue)
+                builder.work_ahead(self._options.codec, self._options.compression_level)
+                batch = self._open(queue)
+            index = queue.append(queue.topic, key, value, timestamp, headers)
+        except BaseException:
+            self._unopen(queue)
+            raise
+        return Ticket(batch, index, timestamp)
+
+    def add_whole(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
+        """Add a complete batch behind what the queue holds."""
+        if queue.open is not None:
+            self._seal(queue)
+        batch = ProducerBatch(self.settling, queue, self._clock.monotonic(), deadline)
+        batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
+        queue.topic.charge(builder.size, queue)
+        self.unsettled[batch] = None
+        self.add(queue, batch)
+        self._wake()
+        return batch
+
+    def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
+        """Add a sealed batch to a queue, behind the others or at this position."""
+        queue.add(batch, at)
+        self.changed[queue] = None
+
+    def _open(self, queue: PartitionQueue) -> ProducerBatch:
+        now = self._clock.monotonic()
+        batch = ProducerBatch(self.settling, queue, now, now + self._options.delivery_timeout)
+        builder = BatchBuilder(queue.last_size)
+        queue.topic.charge(HEADER_SIZE, queue)
+        self.unsettled[batch] = None
+        queue.begin(batch, builder)
+        self.changed[queue] = None
+        return batch
+
+    def _unopen(self, queue: PartitionQueue) -> None:
+        """Remove the open batch again if its first record could not be encoded."""
+        if queue.builder is not None and not queue.builder.count:
+            assert queue.open is not None
+            del self.unsettled[queue.open]
+            queue.end()
+            queue.topic.charge(-HEADER_SIZE, queue)
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        batch, builder = queue.open, queue.builder
+        assert batch is not None
+        assert builder is not None
+        batch.builder = builder
+        queue.end()  # from here on nothing is appended
+        batch.count = builder.count
+        batch.charged = builder.size
+        queue.last_size = min(builder.size + RECORD_OVERHEAD, self._options.batch_size)
+        queue.add(batch)

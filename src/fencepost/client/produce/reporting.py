@@ -39,7 +39,7 @@ class Reporting:
         now = self._state.now()
         # Not what lies in the queues: on Kafka, an owner's records that wait for their commit are in none.
         unsettled: dict[PartitionQueue, list[ProducerBatch]] = {}
-        for each in self._queues.unsettled():
+        for each in self._queues.list_unsettled():
             if isinstance(each, ProducerBatch):
                 unsettled.setdefault(each.queue, []).append(each)
         metadata = self._state.metadata

@@ -159,7 +159,7 @@ class Resumption:
             raise FencepostError("another thread has sent records meanwhile: flush first, then read the ids")
         self._places = written
         self._known = {partition: deque() for partition in written}
-        self._state.queues.need_partitions()
+        self._state.queues.needs_partitions = True
         self.is_on = True
 
     def written(self, queues: Iterable[PartitionQueue]) -> dict[TopicPartition, SavedPlace]:

@@ -107,7 +107,7 @@ class SendThread:
         """Wait until `exit_timeout` after `begun`, a moment that all producers share."""
         sender = self._sender
         try:
-            sender.wait_until_settled(max(0.0, begun + self._patience - time.monotonic()))
+            sender.queues.wait_until_settled(max(0.0, begun + self._patience - time.monotonic()))
         finally:
             self.report("when the program ended")
             if sender.open_transaction is not None:

@@ -27,13 +27,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.forking import of_the_parent
 from fencepost.client.cluster.metadata import Metadata
+from fencepost.client.cluster.owner_connection import OwnerConnection, PendingClaim
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.cluster.tenure import PendingClaim, Tenure
 from fencepost.client.produce.aftermath import Aftermath
 from fencepost.client.produce.direct import DirectWay
 from fencepost.client.produce.dispatch import Dispatch
@@ -49,8 +48,6 @@ from fencepost.client.produce.reporting import Reporting
 from fencepost.client.produce.requests import ProduceRequests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
-from fencepost.client.produce.stats import ProducerStats
-from fencepost.client.produce.ticket import Unseen
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
@@ -59,7 +56,7 @@ from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.schedule import Until
-from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, TimedOut
+from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -91,13 +88,13 @@ class Sender:
         self._metadata = Metadata(max_age=options.metadata_max_age, backoff=options.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
         self.lease = Lease() if lease is None else lease
-        self._tenure = Tenure(
+        self.owner = OwnerConnection(
             self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost, self.lease
         )
-        self.brokers.on_lost = self._tenure.lost
+        self.brokers.on_lost = self.owner.lost
         self._errands = Errands(network.wake)
-        self._state = state = SendState(options, clock, self.queues, self._metadata, self.brokers, self._errands, steps)
-        self._settling = settling = Settling(state)
+        self.state = state = SendState(options, clock, self.queues, self._metadata, self.brokers, self._errands, steps)
+        self.settling = settling = Settling(state)
         self._identity = IdentityRequests(state, settling)
         self._resumption: Resumption | None = None
         if steps is not None and options.name is not None:
@@ -107,17 +104,17 @@ class Sender:
                 settings, options.name, ids, steps, state, settling, self._identity, clock.now_ms
             )
         self._placing = Placing(state, settling)
-        self._enlisting = Enlisting(state, settling, self._resumption)
+        self.transactions = Enlisting(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
-        self.dispatch = Dispatch(state, settling, self._enlisting, requests, self._resumption)
+        self.dispatch = Dispatch(state, settling, self.transactions, requests, self._resumption)
         self._turn = threading.RLock()
         """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
         caller's thread on the direct way."""
         self.direct = DirectWay(state, settling, self.dispatch, requests, network, self._turn, self._resumption)
         if ids is None and options.linger == 0 and options.acks != "none":
             self.queues.send_now = self.direct.send
-        self.queues.wait_by(self._before_waiting)
-        self._reporting = Reporting(state)
+        self.queues.before_waiting = self._before_waiting
+        self.reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
         self._stopping = self.is_parents = False
         self._finish_by: float | None = None
@@ -134,7 +131,7 @@ class Sender:
         ):  # runs all of these, last one first, whatever the others raise
             at_the_end.callback(self.abandon)
             at_the_end.callback(self._errands.close)
-            at_the_end.callback(self._tenure.close)
+            at_the_end.callback(self.owner.close)
             at_the_end.callback(self.close)
             try:
                 while not self._stopping and not self._has_finished():
@@ -151,7 +148,7 @@ class Sender:
             self._take_turn(timeout)
 
     def _take_turn(self, timeout: float | None) -> None:
-        state = self._state
+        state = self.state
         self._network.before_work()
         self.direct.recover()
         now = state.now()
@@ -159,29 +156,29 @@ class Sender:
         self.direct.look(now)
         if self._errands.run_due():
             state.schedule.happened(Until.NEWS)
-        self._settling.sweep()
-        state.due(self._tenure.turn(now), now)
+        self.settling.sweep()
+        state.due(self.owner.turn(now), now)
         self._end_lanes_with_lease(now)
         self._settle_doubtful(now)
         self._placing.place(now)
         self._placing.refresh_metadata(now)
         if self._options.idempotent:
             self._identity.ask_if_due(now)
-        self._settling.expire_uncommitted(now)
+        self.settling.expire_uncommitted(now)
         self.dispatch.dispatch(now)
-        self._enlisting.end_in_lanes(now)
+        self.transactions.end_in_lanes(now)
         self._placing.refresh_metadata(now)  # dispatching may have met a partition without a leader
         if self._options.idempotent:
             self._identity.ask_if_due(now)  # and one that needs the next epoch
-        self._reporting.report(now)
+        self.reporting.report(now)
         if self._network.poll(self._patience(now, timeout), self._turn):
             state.schedule.happened(Until.NEWS)
         state.wakes_at = float("-inf")  # it is awake
         self.brokers.check_deadlines(state.now())
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
-        state = self._state
-        if self._stopping or self._settling.is_to_sweep or state.schedule.has_changes:
+        state = self.state
+        if self._stopping or self.settling.is_to_sweep or state.schedule.has_changes:
             return 0.0
         state.due(self._finish_by, now)
         state.due(self._metadata.ask_at(), now)
@@ -202,7 +199,7 @@ class Sender:
         self.queues.announce()
 
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
-        self._settling.kept_out(address, error)
+        self.settling.kept_out(address, error)
 
     # --- its end ---
 
@@ -229,30 +226,30 @@ class Sender:
         if not self._is_finishing:
             self._is_finishing = True
             self.queues.hurry()
-        if not self.queues.is_empty and self._state.now() < self._finish_by:
+        if not self.queues.is_empty and self.state.now() < self._finish_by:
             return False
         self.left_over = self.undelivered()
         return True
 
     def _break(self, broken: SendFailed) -> None:
         """Fail everything after a bug, so that nobody waits for ever."""
-        self._settling.fail_everything(broken)
-        if self._state.lanes is not None:
-            self._settling.fail_uncommitted(self._state.lanes.drop(for_good=True), broken, "unknown")
+        self.settling.fail_everything(broken)
+        if self.state.lanes is not None:
+            self.settling.fail_uncommitted(self.state.lanes.drop(for_good=True), broken, "unknown")
         if self._aftermath is not None:
             self._aftermath.give_up()
-        self._settling.fail_the_rest(broken)
-        self._state.identity_settled.set()
+        self.settling.fail_the_rest(broken)
+        self.state.identity_settled.set()
 
     def abandon(self) -> None:
         """Fail what is left when the producer is closed and its time is over."""
         if self._aftermath is not None:
             self._aftermath.give_up()
         why = self.trouble()
-        if self._state.lanes is not None:
+        if self.state.lanes is not None:
             closed = Closed(f"the producer was closed before the records were committed{why}")
-            self._settling.fail_uncommitted(self._state.lanes.drop(for_good=True), closed, "unknown")
-        self._settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))
+            self.settling.fail_uncommitted(self.state.lanes.drop(for_good=True), closed, "unknown")
+        self.settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))
 
     def close(self) -> None:
         """Close the sockets; called by the send thread if there is one."""
@@ -282,10 +279,6 @@ class Sender:
         self.direct.give_back()
         return self._errands.call(what)
 
-    def wait_until_settled(self, timeout: float | None = None) -> bool:
-        """Wait for everything accepted before. Return False if the time was over first."""
-        return self.queues.wait_until_settled(timeout)
-
     def flush(self) -> None:
         """Wait for everything accepted before, and raise the error if the producer accepts nothing any more."""
         self.queues.wait_until_settled(None)
@@ -297,13 +290,9 @@ class Sender:
         """Why it accepts no records any more, ever."""
         return self.queues.broken
 
-    def pause(self, error: FencepostError) -> None:
-        """Have `send` raise this until the transaction ends."""
-        self.queues.pause(error)
-
     def wait_for_epoch(self, patience: float) -> bool:
         """Wait until no request for the name's epoch is in flight. Return False if the time was over first."""
-        return self._state.identity_settled.wait(patience)
+        return self.state.identity_settled.wait(patience)
 
     def wait_for_identity(self, patience: float, *, while_closing: bool = False) -> Identity:
         """Return the name's pid and epoch; any other producer of that name is fenced then."""
@@ -321,7 +310,7 @@ class Sender:
         """Have the send thread claim over the connection that carries the data, on fencepost's server. The caller waits
         for the outcome only: a thread that is woken in between competes for the GIL with the one that sends."""
         pending = PendingClaim.of(request)
-        self._errands.post(lambda: self._tenure.ask(pending), pending.fail)
+        self._errands.post(lambda: self.owner.ask(pending), pending.fail)
         return pending
 
     def doubt(self, address: Address, error: FencepostError) -> None:
@@ -331,53 +320,38 @@ class Sender:
 
     def trouble(self) -> str:
         """Return the last connection error as the end of a message; empty if a connection has worked since."""
-        return self._state.trouble()
+        return self.state.trouble()
 
     def undelivered(self) -> Mapping[str, int]:
         """Return the records per topic that are unsettled, or failed without anybody asking for the outcome."""
-        lost = Counter(self._settling.failures.take_by_topic())
+        lost = Counter(self.settling.failures.take_by_topic())
         lost.update(self.queues.unsettled_records())
         return lost
-
-    def take_failures(self) -> Unseen:
-        """Return what is known of the failed records that nobody asked for; forget them."""
-        return self._settling.failures.take()
 
     @property
     def fenced(self) -> Fenced | None:
         """Why this producer must not write any more, if another one has taken over."""
-        return self._tenure.fenced or (self.broken if isinstance(self.broken, Fenced) else None)
+        return self.owner.fenced or (self.broken if isinstance(self.broken, Fenced) else None)
 
     @property
     def open_transaction(self) -> Enlisted | None:
-        return self._state.transaction
+        return self.state.transaction
 
     @property
     def is_owner(self) -> bool:
-        return bool(self._tenure.held) or self.writes_in_lanes
+        return bool(self.owner.held) or self.writes_in_lanes
 
     @property
     def writes_in_lanes(self) -> bool:
         """True for an owner on Apache Kafka, which sends everything in transactions."""
-        return self._state.lanes is not None
+        return self.state.lanes is not None
 
     # --- on the send thread; other threads `call` these ---
-
-    def stats(self) -> ProducerStats:
-        return self._reporting.look()
 
     @property
     def identity(self) -> Identity | None:
         """The pid and epoch to write under; None while they are being requested or when the producer is finished."""
-        return self._state.ready_identity
-
-    def renew_identity(self) -> None:
-        """Request the name's next epoch."""
-        self._state.renew_identity()
-
-    def fence(self, code: ErrorCode) -> None:
-        """End the producer because another one took over."""
-        self._settling.fence(code)
+        return self.state.ready_identity
 
     def begin_to_save_ids(self, who: Identity) -> None:
         """On the caller's thread, before the first `ids`."""
@@ -393,43 +367,17 @@ class Sender:
         """Return all queues. Raise FencepostError unless they can be resumed from."""
         if not self.queues.is_empty:
             raise FencepostError("records are not settled yet: flush first, then read the ids")
-        broken = self._settling.first_failure or self.broken  # a failure ends the producer only in the next turn
+        broken = self.settling.first_failure or self.broken  # a failure ends the producer only in the next turn
         if broken is not None and not isinstance(broken, Closed):
             raise broken.fresh()
-        if not self._state.is_repeatable:
+        if not self.state.is_repeatable:
             raise FencepostError(
                 "this producer's ids cannot be resumed from: records without a key must name their partition, and "
                 "transactions must not be used, because they store their own offsets"
             )
         return list(self.queues.everything())
 
-    def begin_transaction(self) -> Identity | None:
-        return self._enlisting.begin()
-
-    def end_transaction(self, *, repeated: bool = False) -> None:
-        self._enlisting.end(repeated=repeated)
-
-    def drop_transaction(self) -> None:
-        self._enlisting.drop()
-
     # --- owning ---
-
-    def claim(self, request: ClaimRequest) -> PendingClaim:
-        """Claim over the connection that carries the data, on fencepost's server."""
-        return self._tenure.claim(request)
-
-    def release(self, group: str, names: Sequence[str]) -> PendingClaim:
-        return self._tenure.release(group, names)
-
-    def give_up_claim(self, pending: PendingClaim) -> None:
-        self._tenure.give_up(pending)
-
-    def give_up_waiting_claims(self) -> None:
-        self._tenure.give_up_waiting()
-
-    def owner_connection(self) -> BrokerConnection:
-        """Return the connection that owns what is claimed. Raise Fenced or Unreachable if there is none."""
-        return self._tenure.ready()
 
     def write_under(
         self,
@@ -440,9 +388,9 @@ class Sender:
     ) -> bool:
         """From now on send everything in transactions: the caller's under the id of `steps`, the rest in these lanes.
         Return False, and change nothing, while an earlier batch is in flight."""
-        if self._state.schedule.elsewhere or any(queue.flight for queue in self.queues.everything()):
+        if self.state.schedule.elsewhere or any(queue.flight for queue in self.queues.everything()):
             return False
-        self._enlisting.write_in_lanes(steps, lanes, is_committed)
+        self.transactions.write_in_lanes(steps, lanes, is_committed)
         self._identity.answered(who)
         return True
 
@@ -450,34 +398,34 @@ class Sender:
         """On Apache Kafka no connection ends with the lease, so the producer ends itself."""
         if self.writes_in_lanes and self.broken is None:
             if self.lease.is_over(now):
-                self._settling.lose(lease_over((), self.lease.session))
+                self.settling.lose(lease_over((), self.lease.session))
             else:
-                self._state.due(self.lease.end, now)
+                self.state.due(self.lease.end, now)
 
     @property
     def has_commit_in_doubt(self) -> bool:
         """True while a lane's last transaction may still be committed or aborted."""
-        return self._state.lanes is not None and self._state.lanes.are_in_doubt
+        return self.state.lanes is not None and self.state.lanes.are_in_doubt
 
     def _ownership_lost(self, cause: Fenced, lost: Mapping[tuple[str, str], OwnedResource]) -> None:
         """End this producer: the connection that owned something has ended (OWN-9). Read the log for what is in
         doubt."""
-        settling = self._settling
+        settling = self.settling
         doubtful = settling.lose_ownership(cause)
         self._aftermath = Aftermath(
             Brokers(self._settings, self._network, self._clock, self._metadata),
             lost,
             doubtful,
-            self._state.now(),
+            self.state.now(),
             patience=self._options.request_timeout,
             backoff=self._options.retry_backoff,
             found=lambda sent, offset: settling.deliver(sent.batch, offset, -1),
             missing=lambda sent, known: settling.fail_with(sent.batch, cause, known),
         )
-        self._settle_doubtful(self._state.now())
+        self._settle_doubtful(self.state.now())
 
     def _settle_doubtful(self, now: float) -> None:
         if self._aftermath is not None:
-            self._state.due(self._aftermath.turn(now), now)
+            self.state.due(self._aftermath.turn(now), now)
             if self._aftermath.is_over:
                 self._aftermath = None

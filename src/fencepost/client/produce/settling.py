@@ -254,7 +254,7 @@ class Settling:
 
     def fail_the_rest(self, cause: FencepostError) -> None:
         """After a bug: fail the batches that are in no queue and no flight."""
-        to_fail = self._queues.unsettled()
+        to_fail = self._queues.list_unsettled()
         while to_fail:
             settlement = to_fail.pop(0)
             if not isinstance(settlement, ProducerBatch):

@@ -49,14 +49,14 @@ class ProducerTransaction:
         begun: list[Identity | None] = []
         try:
             while not begun or begun[-1] is None:
-                sender.wait_until_settled()
+                sender.queues.wait_until_settled(None)
                 sender.wait_for_identity(self._patience)
-                sender.call(lambda: begun.append(sender.begin_transaction()))
+                sender.call(lambda: begun.append(sender.transactions.begin()))
         except Exception:
             raise
         except BaseException:  # Ctrl-C, perhaps after it has begun
             with suppress(FencepostError):
-                sender.call(lambda: sender.drop_transaction() if begun and begun[-1] is not None else None)
+                sender.call(lambda: sender.transactions.drop() if begun and begun[-1] is not None else None)
             raise
         self._who, self._doubts = begun[-1], self._steps.doubts
         return self
@@ -86,8 +86,8 @@ class ProducerTransaction:
 
     def commit(self) -> None:
         who, sender = self._the_open_one(), self._sender
-        sender.pause(FencepostError("the transaction is being committed"))
-        sender.wait_until_settled()
+        sender.queues.pause(FencepostError("the transaction is being committed"))
+        sender.queues.wait_until_settled(None)
         transaction = sender.open_transaction
         assert transaction is not None
         failed = sender.broken or transaction.error
@@ -108,14 +108,14 @@ class ProducerTransaction:
                 f"it is not known whether the transaction was committed: {error}", persisted="unknown", code=error.code
             ) from error
         self._who = None
-        sender.call(lambda: sender.end_transaction(repeated=self._steps.doubts != self._doubts))
+        sender.call(lambda: sender.transactions.end(repeated=self._steps.doubts != self._doubts))
 
     def abort(self) -> None:
         """Abort the transaction. If the coordinator cannot be reached, it aborts by itself after
         `transaction_timeout`."""
         self._the_open_one()
         self._who = None
-        self._sender.call(self._sender.drop_transaction)
+        self._sender.call(self._sender.transactions.drop)
         if not self._sender.wait_for_epoch(self._patience):
             log.warning("the coordinator does not answer; an open transaction will end by its timeout")
 
@@ -133,7 +133,7 @@ class ProducerTransaction:
         """`persisted`: of the whole transaction."""
         sender = self._sender
         self._who = None
-        sender.call(lambda: sender.fence(error.code))
-        sender.call(sender.drop_transaction)
+        sender.call(lambda: sender.settling.fence(error.code))
+        sender.call(sender.transactions.drop)
         why = sender.broken.message if isinstance(sender.broken, Fenced) else str(error)
         return Fenced(why, persisted=persisted, code=error.code)

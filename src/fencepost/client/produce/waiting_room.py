@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     EarlyFailure,
     EncodedRows,
-    Filling,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
@@ -26,9 +26,13 @@ from fencepost.client.produce.partition_queue import (
     size_of,
 )
 from fencepost.client.produce.ticket import Settlement, Ticket, Unplaced
+from fencepost.clock import Clock
 from fencepost.errors import FencepostError, RecordTooLarge, SendFailed
 from fencepost.kernel import HEADER_SIZE, Headers
 from fencepost.types import Milliseconds
+
+if TYPE_CHECKING:
+    from fencepost.client.produce.queues import Queues
 
 
 def _own_copy(data: Any) -> Any:
@@ -39,8 +43,18 @@ def _own_copy(data: Any) -> Any:
 
 
 class WaitingRoom:
-    def __init__(self, filling: Filling, trouble: Callable[[], str]) -> None:
-        self._filling = filling
+    def __init__(
+        self,
+        queues: Queues,
+        options: ProducerOptions,
+        clock: Clock,
+        wake: Callable[[], None],
+        trouble: Callable[[], str],
+    ) -> None:
+        self._queues = queues
+        self._options = options
+        self._clock = clock
+        self._wake = wake
         self._trouble = trouble
         self.topics: dict[TopicQueues, None] = {}
         """Topics with waiting records."""
@@ -66,17 +80,17 @@ class WaitingRoom:
         if headers is not None:
             headers = [(_own_copy(name), _own_copy(content)) for name, content in headers]
         ticket = self._ticket(topic, timestamp)
-        deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
+        deadline = self._clock.monotonic() + self._options.delivery_timeout
         topic.waiting.append(WaitingRecord(key, value, headers, partition, timestamp, ticket, size, deadline))
         topic.charge(size)
         return ticket
 
     def _ticket(self, topic: TopicQueues, timestamp: Milliseconds) -> Ticket:
         if topic.unplaced is None:
-            topic.unplaced = Unplaced(self._filling.settling, self._trouble, self._filling.before_waiting)
-            self._filling.unsettled[topic.unplaced] = None
+            topic.unplaced = Unplaced(self._queues.settling, self._trouble, self._queues.before_waiting)
+            self._queues.unsettled[topic.unplaced] = None
             self.topics[topic] = None
-            self._filling.wake()
+            self._wake()
         return Ticket(topic.unplaced, len(topic.waiting), timestamp)
 
     def keep_encoded(self, topic: TopicQueues) -> None:
@@ -84,7 +98,7 @@ class WaitingRoom:
         ones may be encoded natively."""
         if topic not in self.topics:
             self.topics[topic] = None
-            self._filling.wake()
+            self._wake()
         topic.takes_keyless = True
 
     def add_rows(
@@ -98,7 +112,7 @@ class WaitingRoom:
         """Keep rows of a table, in order with single records; with the lock held."""
         topic.takes_keyless = False
         ticket = self._ticket(topic, timestamp)
-        deadline = self._filling.clock.monotonic() + self._filling.options.delivery_timeout
+        deadline = self._clock.monotonic() + self._options.delivery_timeout
         rows = WaitingRows(ticket, records, size, deadline, encode)
         topic.waiting.append(rows)
         topic.charge(size)
@@ -109,9 +123,9 @@ class WaitingRoom:
     def place(self, topic: TopicQueues, partition_count: int) -> None:
         """Move the waiting records to their queues, in order, once the partitions are known. Later records go there
         directly. With serializers they do not: each turn serializes and moves what has come since the last one."""
-        options = self._filling.options
+        options = self._options
         while True:
-            with self._filling.lock:
+            with self._queues.lock:
                 rows = [each for each in topic.waiting if isinstance(each, WaitingRows) and each.encoded is None]
                 if not rows:
                     waiting, topic.waiting = topic.waiting, deque()
@@ -126,7 +140,7 @@ class WaitingRoom:
             # The user's code runs without the lock. Only the send thread appends then, which keeps the order.
             records = (each for each in waiting if isinstance(each, WaitingRecord))
             ready = [self._serialized(topic, record, unplaced) for record in records]
-            with self._filling.lock:
+            with self._queues.lock:
                 self._place(topic, partition_count, filter(None, ready), unplaced)
         if unplaced is not None:
             unplaced.moved()  # runs callbacks of failed records, so not under the lock
@@ -149,8 +163,8 @@ class WaitingRoom:
                 continue
             try:
                 size = size_of(record.key, record.value, record.headers)
-                queue = self._filling.queue_for(topic, record.key, record.partition)
-                placed = self._filling.append(queue, record.key, record.value, record.headers, record.timestamp, size)
+                queue = self._queues.queue_for(topic, record.key, record.partition)
+                placed = self._queues.append(queue, record.key, record.value, record.headers, record.timestamp, size)
             except Exception as error:  # noqa: BLE001 - of the partitioner, or of encoding
                 self._fail_one(topic, record.ticket, error, unplaced)
                 continue
@@ -161,9 +175,9 @@ class WaitingRoom:
         topic.admit()
         if unplaced is not None:
             unplaced.moved_into.extend(into)
-            self._filling.unsettled.pop(unplaced, None)
-            self._filling.all_settled.notify_all()
-        self._filling.room.notify_all()
+            self._queues.unsettled.pop(unplaced, None)
+            self._queues.something_settled.notify_all()
+        self._queues.room.notify_all()
 
     def _move_encoded(self, topic: TopicQueues, queue: PartitionQueue) -> None:
         """Move the batches that were encoded before: the topic has one partition only, in which records with and
@@ -173,21 +187,21 @@ class WaitingRoom:
             batch = encoded.take()
             topic.move(batch.charged, encoded, queue)
             batch.queue = queue
-            self._filling.add(queue, batch)
+            self._queues.add(queue, batch)
         opened, builder = encoded.open, encoded.builder
         if opened is not None and builder is not None:
             encoded.end()  # from here on nothing is appended there
             topic.move(builder.size, encoded, queue)
             opened.queue = queue
             queue.begin(opened, builder)
-            self._filling.changed[queue] = None
+            self._queues.changed[queue] = None
 
     def _place_rows(self, topic: TopicQueues, rows: WaitingRows, unplaced: Unplaced | None) -> list[ProducerBatch]:
         if rows.error is not None:
             self._fail_one(topic, rows.ticket, rows.error, unplaced, rows.records)
             return []
         batches = [
-            self._filling.enqueue(topic.queue(partition), builder, rows.deadline)
+            self._queues.add_whole(topic.queue(partition), builder, rows.deadline)
             for partition, builder, _ in rows.encoded or ()
         ]
         rows.tickets[1:] = [Ticket(batch, 0, rows.ticket.timestamp) for batch in batches[1:]]
@@ -195,7 +209,7 @@ class WaitingRoom:
         return batches
 
     def _serialized(self, topic: TopicQueues, record: WaitingRecord, unplaced: Unplaced | None) -> WaitingRecord | None:
-        options = self._filling.options
+        options = self._options
         try:
             key = (
                 options.key_serializer(record.key) if options.key_serializer and record.key is not None else record.key
@@ -210,7 +224,7 @@ class WaitingRoom:
                     f"a record of about {size} bytes does not fit max_request_size={options.max_request_size}"
                 )
         except Exception as error:  # noqa: BLE001 - of the serializer: for the ticket
-            with self._filling.lock:
+            with self._queues.lock:
                 topic.charge(-record.charged)
                 self._fail_one(topic, record.ticket, error, unplaced)
             return None
@@ -223,17 +237,17 @@ class WaitingRoom:
             cause = error
             error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
             error.__cause__ = cause
-        early = EarlyFailure(self._filling.settling, topic.name, records)
+        early = EarlyFailure(self._queues.settling, topic.name, records)
         early.fail(error)  # before any ticket has it, so that no callback runs under the lock
         ticket.settlement, ticket.index = early, 0
-        self._filling.unsettled[early] = None
+        self._queues.unsettled[early] = None
         self.failures.append(early)
         if unplaced is not None:
             unplaced.moved_into.append(early)
 
     def drop_if_done(self, topic: TopicQueues) -> bool:
         """Forget a topic of which nothing waits any more: it has expired or failed. Return whether that is so."""
-        with self._filling.lock:
+        with self._queues.lock:
             if topic.waiting or topic.roaming_queue:
                 return False
             topic.takes_keyless = False
@@ -242,13 +256,13 @@ class WaitingRoom:
 
     def noted(self, early: Settlement) -> None:
         """Count an early failure as settled: what follows from it is done."""
-        with self._filling.lock:
-            self._filling.unsettled.pop(early, None)
-            self._filling.all_settled.notify_all()
+        with self._queues.lock:
+            self._queues.unsettled.pop(early, None)
+            self._queues.something_settled.notify_all()
 
     def fail_waiting(self, topic: TopicQueues, error: FencepostError, *, expired_at: float | None = None) -> None:
         """Fail the records that wait for the topic's partitions: all, or those that have expired."""
-        with self._filling.lock:
+        with self._queues.lock:
             keep: deque[WaitingRecord | WaitingRows] = deque()
             unplaced = topic.unplaced
             before = len(topic.waiting)
@@ -264,16 +278,16 @@ class WaitingRoom:
                 topic.unplaced = None
                 self.topics.pop(topic, None)
                 if keep:
-                    topic.unplaced = Unplaced(self._filling.settling, self._trouble, self._filling.before_waiting)
-                    self._filling.unsettled[topic.unplaced] = None
+                    topic.unplaced = Unplaced(self._queues.settling, self._trouble, self._queues.before_waiting)
+                    self._queues.unsettled[topic.unplaced] = None
                     self.topics[topic] = None
                     for index, record in enumerate(keep):
                         record.ticket.settlement, record.ticket.index = topic.unplaced, index
                 if unplaced is not None:
                     if topic.unplaced is not None:
                         unplaced.moved_into.append(topic.unplaced)
-                    self._filling.unsettled.pop(unplaced, None)
-                self._filling.all_settled.notify_all()
-                self._filling.room.notify_all()
+                    self._queues.unsettled.pop(unplaced, None)
+                self._queues.something_settled.notify_all()
+                self._queues.room.notify_all()
         if has_failed and unplaced is not None:
             unplaced.moved()

@@ -23,9 +23,9 @@ from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.interrupts import Outcome, interrupted, is_mine
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata, question
+from fencepost.client.cluster.owner_connection import OwnerConnection
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.cluster.tenure import Tenure
 from fencepost.client.read.scan import visible_batches
 from fencepost.clock import Clock
 from fencepost.core.own.lease import Lease
@@ -140,7 +140,7 @@ class Fetcher:
         self._clock = clock
         self._metadata = Metadata(backoff=settings.retry_backoff)
         self.brokers = Brokers(settings, network, clock, self._metadata, on_kept_out=self._kept_out)
-        self.tenure = Tenure(
+        self.owner = OwnerConnection(
             self.brokers,
             self._metadata,
             clock,
@@ -148,7 +148,7 @@ class Fetcher:
             self._lost_what_it_owned,
             Lease() if lease is None else lease,
         )
-        self.brokers.on_lost = self.tenure.lost
+        self.brokers.on_lost = self.owner.lost
         # Held while the state is used. The caller drives it alone, until it may lose what it owns: `read_answers`.
         # Reentrant only to know who holds it: a signal handler must not take a turn within another one.
         self._turn = threading.RLock()
@@ -270,7 +270,7 @@ class Fetcher:
             self._calls.popleft()()
         now = self._clock.monotonic()
         self._refresh_metadata(now)
-        moment = self.tenure.turn(now)
+        moment = self.owner.turn(now)
         if fetches:
             moment = min(moment, self._fetch(now))
         if not self._metadata.due(now):
@@ -300,10 +300,10 @@ class Fetcher:
         def lost(error: FencepostError, left: bool) -> None:
             outcome.set_exception(error)
 
-        self.with_turn(lambda: self.tenure.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most))
+        self.with_turn(lambda: self.owner.ready().ask(key, fields, outcome.set_result, lost, at_most=at_most))
         self.run_until(outcome)
-        if self.tenure.fenced is not None:
-            raise self.tenure.fenced.fresh()
+        if self.owner.fenced is not None:
+            raise self.owner.fenced.fresh()
         return outcome.result()
 
     def call_soon(self, what: Callable[[], None]) -> None:
@@ -327,7 +327,7 @@ class Fetcher:
     def _shut_if_closed(self) -> None:
         if self._is_closed and not self._is_shut:
             self._is_shut = True
-            self.tenure.close()
+            self.owner.close()
             self.brokers.close()
             self._network.close()
 

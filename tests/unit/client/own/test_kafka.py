@@ -115,7 +115,7 @@ def test_an_owner_gives_back_under_the_epoch_that_is_on_its_way(is_closing: bool
     """Under the one before, it would take itself for fenced."""
     case = Case()
     assert case.does(case.claim) is None
-    case.sender.renew_identity()
+    case.sender.state.renew_identity()
     if is_closing:
         case.sender.queues.refuse_from_now(Closed("the producer is closed"))
     assert case.does(case.backend.close if is_closing else lambda: case.backend.release("g", ["t-0"])) is None
@@ -131,9 +131,9 @@ def test_a_claim_that_could_not_begin_is_given_back_and_can_be_made_again(
         others_send.setattr(case.sender, "write_under", lambda *_: False)
         assert isinstance(case.does(case.claim), TimedOut)
     assert [what for what, _ in case.owner.asked] == ["claim", "release"]
-    assert case.sender._state.lanes is None
+    assert case.sender.state.lanes is None
     assert case.does(case.claim) is None
-    assert case.sender._state.lanes is not None
+    assert case.sender.state.lanes is not None
 
 
 def test_a_commit_that_was_interrupted_is_followed_by_the_next_epoch() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.client.cluster.tenure import PendingClaim
+from fencepost.client.cluster.owner_connection import PendingClaim
 from fencepost.client.own.claim import Loss
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.own.claim_request import Refused, check_claim
@@ -30,7 +30,7 @@ def asks(
     session: float = 0.0,
 ) -> PendingClaim:
     wanted = check_claim("g", names or ["t-0"], generation=generation, wait=wait, after=after, session=session)
-    return producer.sender.claim(wanted)
+    return producer.sender.owner.claim(wanted)
 
 
 def owner(on: ScriptedCluster, *, session: float = 0.0, **options: object) -> SteppedProducer:
@@ -240,7 +240,7 @@ def test_a_claim_that_waits_and_is_given_up_leaves_the_line_with_its_connection(
     on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, generation=None, wait=1000.0)
     producer.step_until(lambda: bool(on.requests(Api.OWN)))
-    producer.sender.give_up_claim(claim)
+    producer.sender.owner.give_up(claim)
     with pytest.raises(Closed):
         claim.outcome.result(0)
     assert list(on.ownership) == []
@@ -255,7 +255,7 @@ def test_a_claim_given_up_by_an_owner_is_given_back_when_it_is_granted() -> None
     on.next(Api.OWN, DelayedAnswer(300.0))
     claim = asks(producer, "other", generation=None, wait=1000.0)
     producer.step_until(lambda: len(on.requests(Api.OWN)) == 2)
-    producer.sender.give_up_claim(claim)
+    producer.sender.owner.give_up(claim)
     producer.run_for(301.0)
     assert [name for _, name, _ in on.ownership] == ["t-0"]
     assert producer.sender.fenced is None
@@ -268,7 +268,7 @@ def test_a_claim_given_up_when_it_was_granted_just_now_is_given_back() -> None:
     claim = asks(producer, "other", "t-0")
     producer.step_until(claim.outcome.done)
     assert len(list(on.ownership)) == 2
-    producer.sender.give_up_claim(claim)
+    producer.sender.owner.give_up(claim)
     producer.step_until(lambda: len(list(on.ownership)) == 1)
     assert [name for _, name, _ in on.ownership] == ["t-0"], "which it owned before"
     assert producer.sender.fenced is None
@@ -298,7 +298,7 @@ def test_an_owner_opens_no_second_connection() -> None:
 def test_a_released_producer_goes_on_without_and_may_reconnect() -> None:
     on = cluster()
     producer = owner(on, session=4.0)
-    released = producer.sender.release("g", ["t-0"])
+    released = producer.sender.owner.release("g", ["t-0"])
     producer.step_until(released.outcome.done)
     assert list(on.ownership) == []
     beats = len(on.requests(Api.OWN))
@@ -316,7 +316,7 @@ def test_of_two_claims_one_is_released_and_the_other_still_counts() -> None:
     producer = owner(on)
     second = asks(producer, "u")
     producer.step_until(second.outcome.done)
-    released = producer.sender.release("g", ["t-0"])
+    released = producer.sender.owner.release("g", ["t-0"])
     producer.step_until(released.outcome.done)
     on.take_over("g", "u")
     producer.step_until(lambda: producer.sender.fenced is not None)
@@ -547,7 +547,7 @@ def test_a_release_that_waits_to_be_sent_when_the_connection_is_lost_says_so() -
     on.take_over("g", "t-0")
     producer.step_until(lambda: producer.sender.fenced is not None)
     with pytest.raises(Fenced):
-        producer.sender.release("g", ["t-0"])
+        producer.sender.owner.release("g", ["t-0"])
 
 
 def test_an_abandoned_producer_leaves_no_ticket_unsettled() -> None:
@@ -584,7 +584,7 @@ def test_a_claim_waits_for_what_is_in_flight_on_another_connection() -> None:
     side = producer.sender.brokers.side(main.address)
     assert side is not None
     assert side.in_flight == 1
-    pending = producer.sender.claim(check_claim("g", ["t-0"], generation=1))
+    pending = producer.sender.owner.claim(check_claim("g", ["t-0"], generation=1))
     producer.run_for(0.5)
     assert not on.requests(Api.OWN)
     producer.step_until(pending.outcome.done)

@@ -35,7 +35,7 @@ def test_what_left_before_an_interrupt_may_still_arrive() -> None:
     with pytest.raises(KeyboardInterrupt):
         producer.send("t", b"second")
     on.deal(ErrorAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER), Api.PRODUCE)
-    [batch] = producer.sender.queues.unsettled()
+    [batch] = producer.sender.queues.list_unsettled()
     producer.run_for(6.0)
     assert batch.error is not None
     assert getattr(batch.error, "persisted", None) == "unknown"
@@ -46,7 +46,7 @@ def test_what_left_before_an_interrupt_may_still_arrive() -> None:
 def test_the_send_thread_looks_less_often_while_the_callers_read() -> None:
     """A record that meets a turn of the send thread waits for it."""
     producer = SteppedProducer(cluster(t=1), direct=True)
-    direct, state = producer.sender.direct, producer.sender._state
+    direct, state = producer.sender.direct, producer.sender.state
     now = direct._eager_until = state.now() + 1000.0
     direct._eager_until += 1.0
     for last_read, pause in ((now - 0.001, _SELDOM_TURNS), (now - 1.0, _EAGER_TURNS)):

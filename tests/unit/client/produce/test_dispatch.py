@@ -230,19 +230,19 @@ def test_a_record_without_a_partition_expires_beside_a_crowd_that_hangs(monkeypa
 
 def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> None:
     _, producer = crowd()
-    filling = producer.sender.queues._filling
+    queues = producer.sender.queues
     for partition in range(FEW + 1):
         ticket = producer.send("many", b"second", partition=partition)
-        assert filling.needs_wake_up(ticket.settlement)
+        assert queues.needs_wake_up(ticket.settlement)
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"second", partition=PARTITIONS - 1)
-    assert not filling.needs_wake_up(ticket.settlement)
+    assert not queues.needs_wake_up(ticket.settlement)
     producer.run_for(LINGER + 0.001)
     assert connection(producer).window.batches == FEW + 2
     producer.settle()
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"third", partition=0)
-    assert filling.needs_wake_up(ticket.settlement)
+    assert queues.needs_wake_up(ticket.settlement)
 
 
 def small_ones_behind_large_ones() -> tuple[ScriptedCluster, SteppedProducer]:

@@ -186,8 +186,8 @@ def test_a_caller_gives_way_once_for_every_batch_it_fills_and_not_under_the_lock
     free: list[bool] = []
 
     def given_way() -> None:
-        free.append(queues._lock.acquire(blocking=False))
-        queues._lock.release()
+        free.append(queues.lock.acquire(blocking=False))
+        queues.lock.release()
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3):
@@ -208,8 +208,8 @@ def test_a_caller_of_a_new_topic_gives_way_so_that_its_partitions_become_known(
     free: list[bool] = []
 
     def given_way() -> None:
-        free.append(queues._lock.acquire(blocking=False))
-        queues._lock.release()
+        free.append(queues.lock.acquire(blocking=False))
+        queues.lock.release()
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3 * RECORDS_BEFORE_GIVING_WAY):
@@ -240,14 +240,14 @@ def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_mo
     for i in range(3):
         producer.send("t", b"%d" % i, key=b"k")
     queues = producer.sender.queues
-    append, delayed = queues._filling.append, []
+    append, delayed = queues.append, []
 
     def send_meanwhile(*record: Any) -> Ticket:
         ticket = append(*record)
         queues.intake.send("t", b"later")
         return ticket
 
-    monkeypatch.setattr(queues._filling, "append", send_meanwhile)
+    monkeypatch.setattr(queues, "append", send_meanwhile)
     monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
     producer.settle()
     assert on.values("t", 0) == [b"0", b"1", b"2"]
@@ -323,12 +323,12 @@ def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monk
         nonlocal waits
         waits += 1
         assert waits == 1, "waits for what has happened already"
-        queues._lock.release()
+        queues.lock.release()
         producer.step_until(lambda: queues.is_empty)
-        queues._lock.acquire()
+        queues.lock.acquire()
         return True
 
-    monkeypatch.setattr(queues._all_settled, "wait", wait)
+    monkeypatch.setattr(queues.something_settled, "wait", wait)
     assert queues.wait_until_settled(None)
     assert waits == 1
 
@@ -500,10 +500,10 @@ def test_failures_nobody_looked_at_are_counted_and_those_somebody_saw_are_not() 
     producer.settle()
     for ticket in tickets[:4]:
         assert ticket.exception() is not None
-    count, causes, persisted = producer.sender.take_failures()
+    count, causes, persisted = producer.sender.settling.failures.take()
     assert (count, persisted) == (6, "no")
     assert [type(cause) for cause in causes] == [SendFailed]
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_what_is_known_of_the_failures_is_known_of_all_not_only_of_the_kept_causes() -> None:
@@ -514,11 +514,11 @@ def test_what_is_known_of_the_failures_is_known_of_all_not_only_of_the_kept_caus
     for _ in range(11):
         producer.send_alone("t", b"v", partition=0)
         producer.settle()
-    count, causes, persisted = producer.sender.take_failures()
+    count, causes, persisted = producer.sender.settling.failures.take()
     assert count == 11
     assert {cause.persisted for cause in causes if isinstance(cause, SendFailed)} == {"no"}
     assert persisted == "unknown"
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> None:
@@ -531,7 +531,7 @@ def test_the_hook_hears_of_every_batch_that_failed_and_then_flush_need_not() -> 
     producer.send("nowhere", b"v")
     producer.settle()
     assert sorted((error.topic, error.count) for error in heard) == [("nowhere", 1), ("t", 10)]
-    assert producer.sender.take_failures() == NONE_FAILED
+    assert producer.sender.settling.failures.take() == NONE_FAILED
 
 
 def test_ten_thousand_idle_queues_hold_no_batches() -> None:
@@ -605,7 +605,7 @@ def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist(
     with pytest.raises(SendFailed, match="there is no partition 7"):
         rows.result(0)
     assert fine.result(0).offset == 0
-    assert producer.sender.take_failures() == NONE_FAILED  # somebody has looked
+    assert producer.sender.settling.failures.take() == NONE_FAILED  # somebody has looked
     assert producer.sender.queues.held == 0
 
 
@@ -621,7 +621,7 @@ def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_recor
     assert producer.sender.queues.held == 0
     again = send_rows(producer, "nowhere", [b"1", b"2", b"3"])
     producer.settle()
-    assert producer.sender.take_failures()[0] == 3  # nobody has looked
+    assert producer.sender.settling.failures.take()[0] == 3  # nobody has looked
     assert again.done()
 
 

@@ -127,7 +127,7 @@ def test_several_requests_are_under_way_to_one_broker_at_once() -> None:
     producer = proven(on)
     on.next(Api.PRODUCE, DelayedAnswer(1.0), DelayedAnswer(1.0), DelayedAnswer(1.0))
     tickets = three(producer)
-    assert [broker.requests for broker in producer.sender.stats().brokers] == [3]
+    assert [broker.requests for broker in producer.sender.reporting.look().brokers] == [3]
     assert not any(ticket.done() for ticket in tickets)
     producer.settle()
     assert values(on) == ["first", "M1", "M2", "M3"]

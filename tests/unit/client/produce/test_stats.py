@@ -17,23 +17,23 @@ def test_a_partition_shows_its_depth_age_flight_retries_and_leader() -> None:
     producer = SteppedProducer(on, request_timeout=1.0)
     producer.send("t", b"first", partition=1)
     producer.settle()
-    assert producer.sender.stats().partitions == ()
+    assert producer.sender.reporting.look().partitions == ()
     on.next(Api.PRODUCE, Fate.CUT)
     on.latency = 0.5
     for _ in range(3):
         producer.send("t", b"x" * 100, partition=1)
     producer.run_for(0.1)
-    (shown,) = producer.sender.stats().partitions
+    (shown,) = producer.sender.reporting.look().partitions
     assert (shown.topic, shown.partition, shown.records, shown.in_flight, shown.leader) == ("t", 1, 3, 1, 1)
     assert shown.retries == 0
-    assert 300 < shown.bytes == producer.sender.stats().bytes
+    assert 300 < shown.bytes == producer.sender.reporting.look().bytes
     assert shown.oldest == pytest.approx(0.1, abs=0.01)
     producer.run_for(2.0)
     producer.settle()
     flight = producer.sender.queues._topics["t"].partitions[1].flight
     assert flight is not None
     assert flight.retries == 1
-    stats = producer.sender.stats()
+    stats = producer.sender.reporting.look()
     assert (stats.records, stats.bytes) == (0, 0)
     leader = next(each for each in stats.brokers if each.node == 1)
     assert leader.is_ready
@@ -48,7 +48,7 @@ def test_records_of_an_unknown_topic_are_seen_in_its_undesignated_queue() -> Non
     producer = SteppedProducer(on)
     producer.send("new", b"value")
     producer.run_for(1.0)
-    (shown,) = producer.sender.stats().partitions
+    (shown,) = producer.sender.reporting.look().partitions
     assert (shown.topic, shown.partition, shown.records, shown.leader) == ("new", -1, 1, None)
     assert shown.oldest == pytest.approx(1.0, abs=0.01)
 
@@ -61,7 +61,7 @@ def test_a_partition_without_a_leader_is_seen_to_have_none() -> None:
     on.move_leader("t", 0, -1)
     producer.send("t", b"stuck")
     producer.run_for(2.0)
-    (shown,) = producer.sender.stats().partitions
+    (shown,) = producer.sender.reporting.look().partitions
     assert (shown.leader, shown.records) == (None, 1)
 
 
@@ -72,7 +72,7 @@ def test_records_that_are_acknowledged_and_wait_for_their_commit_are_seen(monkey
     monkeypatch.setattr(Settling, "deliver", lambda self, batch, base_offset, append_time: None)
     producer.send("t", b"value", partition=0)
     producer.run_for(2.0)
-    stats = producer.sender.stats()
+    stats = producer.sender.reporting.look()
     (shown,) = stats.partitions
     assert (shown.records, shown.in_flight, stats.records) == (1, 0, 1)
     assert shown.bytes == stats.bytes > 0

@@ -93,7 +93,7 @@ class NamedProducer(SteppedProducer):
     def __init__(self, cluster: ScriptedCluster, **options: Any) -> None:
         self.coordinator = Coordinator()
         super().__init__(cluster, steps=self.coordinator, name="n", **options)
-        self.until(self.sender._state.identity_settled.is_set)
+        self.until(self.sender.state.identity_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Step until the condition holds, while errands run on their threads."""
@@ -112,7 +112,7 @@ def produced(on: ScriptedCluster) -> int:
 def test_nothing_is_sent_to_a_partition_before_the_coordinator_has_added_it() -> None:
     on = cluster(t=2)
     producer = NamedProducer(on)
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     ticket = producer.send("t", b"v", partition=1)
     producer.until(producer.coordinator.asked.is_set)
     for _ in range(20):
@@ -140,14 +140,14 @@ def test_after_an_abort_the_next_epoch_is_asked_for_with_the_one_before() -> Non
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     producer.until(producer.send("t", b"v").done)
     dropped = producer.send("t", b"w")
-    producer.sender.drop_transaction()
+    producer.sender.transactions.drop()
     assert isinstance(dropped.exception(0), SendFailed)
-    producer.until(producer.sender._state.identity_settled.is_set)
+    producer.until(producer.sender.state.identity_settled.is_set)
     assert producer.coordinator.expected == [None, Identity(PID, Epoch(0))]
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     producer.until(producer.send("t", b"x").done)
     header = read_header(on.logs["t"][0].batches[-1])
     assert (header.epoch, header.base_sequence) == (1, 0)
@@ -159,11 +159,11 @@ def test_an_abort_is_sent_once_and_before_the_next_epoch_is_requested() -> None:
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
-    assert sender.begin_transaction()
+    assert sender.transactions.begin()
     producer.until(producer.send("t", b"v").done)
     coordinator.lost_answers = 2
-    sender.drop_transaction()
-    producer.until(sender._state.identity_settled.is_set)
+    sender.transactions.drop()
+    producer.until(sender.state.identity_settled.is_set)
     first = Identity(PID, Epoch(0))
     assert coordinator.aborted == [first]
     assert coordinator.expected == [None, first, first, first]
@@ -180,10 +180,10 @@ def test_an_abort_of_nothing_is_none_and_one_that_is_fenced_is_the_end(code: Err
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
     coordinator.abort_refusal = ServerError(code, "n")
-    assert sender.begin_transaction()
+    assert sender.transactions.begin()
     producer.until(producer.send("t", b"v").done)
-    sender.drop_transaction()
-    producer.until(sender._state.identity_settled.is_set)
+    sender.transactions.drop()
+    producer.until(sender.state.identity_settled.is_set)
     is_fenced = code is ErrorCode.PRODUCER_FENCED
     assert isinstance(sender.queues.broken, Fenced) == is_fenced
     assert len(coordinator.expected) == (1 if is_fenced else 2)
@@ -194,11 +194,11 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     on = cluster(t=1)
     producer = NamedProducer(on)
     coordinator = producer.coordinator
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     aborted = producer.send("t", b"aborted")
     producer.until(coordinator.asked.is_set)
-    producer.sender.drop_transaction()
-    producer.until(producer.sender._state.identity_settled.is_set)
+    producer.sender.transactions.drop()
+    producer.until(producer.sender.state.identity_settled.is_set)
     assert isinstance(aborted.exception(0), SendFailed)
     late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
     coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "an epoch before")
@@ -206,7 +206,7 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     producer.until(lambda: not any(thread.is_alive() for thread in late))
     producer.sender.run_once(0.01)
     coordinator.refusal = None
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     following = producer.send("t", b"v")
     producer.until(following.done)
     assert following.exception(0) is None
@@ -288,8 +288,8 @@ def test_a_transaction_begun_during_an_epoch_bump_is_committed_under_the_new_epo
     producer = NamedProducer(cluster(t=1))
     coordinator, sender = producer.coordinator, producer.sender
     coordinator.answer.set()
-    sender.renew_identity()
-    assert sender.begin_transaction() is None
+    sender.state.renew_identity()
+    assert sender.transactions.begin() is None
 
     def work() -> None:
         with ProducerTransaction(sender, coordinator, 10):
@@ -328,9 +328,9 @@ def test_a_transaction_whose_beginning_was_interrupted_is_not_left_open(monkeypa
 
 def test_transactions_do_not_nest_whoever_begins_them() -> None:
     producer = NamedProducer(cluster(t=1))
-    assert producer.sender.begin_transaction() == Identity(PID, Epoch(0))
+    assert producer.sender.transactions.begin() == Identity(PID, Epoch(0))
     with pytest.raises(FencepostError, match="do not nest"):
-        producer.sender.begin_transaction()
+        producer.sender.transactions.begin()
 
 
 def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
@@ -342,13 +342,13 @@ def test_a_producer_that_goes_on_from_saved_ids_has_no_transactions() -> None:
     )
     sender = Sender(settings, ProducerOptions(name="n"), on.network(), on.clock, steps=coordinator, ids=ids)
     with pytest.raises(ConfigError, match="saved ids"):
-        sender.begin_transaction()
+        sender.transactions.begin()
 
 
 def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> None:
     producer = NamedProducer(cluster(t=1))
     sender = producer.sender
-    sender._state.identity.finished(ErrorCode.PRODUCER_FENCED)  # the first half of it
+    sender.state.identity.finished(ErrorCode.PRODUCER_FENCED)  # the first half of it
     outcomes: list[object] = []
 
     def work() -> None:
@@ -362,11 +362,11 @@ def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> 
     sender._errands._wake = asked.set
     caller.start()
     assert asked.wait(10)
-    sender.fence(ErrorCode.PRODUCER_FENCED)
+    sender.settling.fence(ErrorCode.PRODUCER_FENCED)
     producer.until(lambda: not caller.is_alive())
     assert [str(outcome) for outcome in outcomes] == [str(sender.queues.broken)]
-    sender.renew_identity()
-    assert sender._state.identity_settled.is_set(), "there is nothing more to wait for"
+    sender.state.renew_identity()
+    assert sender.state.identity_settled.is_set(), "there is nothing more to wait for"
 
 
 STALE = [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE]
@@ -415,7 +415,7 @@ def test_a_record_in_doubt_that_fails_in_a_transaction_is_not_persisted() -> Non
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     on.next(Api.PRODUCE, Fate.CUT, ErrorAnswer(STALE[0]))
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
@@ -504,13 +504,13 @@ def test_a_partition_rejected_by_the_coordinator_fails_only_the_transaction() ->
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert "TOPIC_AUTHORIZATION_FAILED" in str(ticket.exception(0))
     with pytest.raises(SendFailed, match="the transaction has failed"):
         producer.send("t", b"w")
-    producer.sender.drop_transaction()
+    producer.sender.transactions.drop()
     producer.send("t", b"x")
 
 
@@ -518,11 +518,11 @@ def test_a_coordinator_that_fences_ends_the_producer() -> None:
     producer = NamedProducer(cluster(t=1))
     producer.coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "n")
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
     assert isinstance(ticket.exception(0), Fenced)
-    producer.sender.drop_transaction()
+    producer.sender.transactions.drop()
     with pytest.raises(Fenced):
         producer.send("t", b"w")
 
@@ -531,7 +531,7 @@ def test_a_server_that_lost_track_fails_the_transaction_instead_of_an_epoch_bump
     on = cluster(t=1)
     producer = NamedProducer(on)
     producer.coordinator.answer.set()
-    producer.sender.begin_transaction()
+    producer.sender.transactions.begin()
     on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     ticket = producer.send("t", b"v")
     producer.until(ticket.done)
@@ -600,7 +600,7 @@ def test_who_asks_whether_the_name_was_taken_asks_at_once() -> None:
     tickets = [producer.send_alone("t", b"%d" % i, partition=0) for i in (1, 2, 3)]
     began = producer.clock.monotonic()
     for _ in range(50):
-        if producer.sender._state.identity.state is PidState.ASKING:
+        if producer.sender.state.identity.state is PidState.ASKING:
             break
         producer.sender.run_once()
     producer.until(tickets[-1].done)
@@ -646,7 +646,7 @@ def test_a_transaction_is_not_committed_without_a_record_that_never_had_a_batch(
         seen.append((sender.queues.is_empty, sender.open_transaction.error is not None))
         return poll(timeout)
 
-    assert sender.begin_transaction()
+    assert sender.transactions.begin()
     ticket = producer.send("t", b"v", partition=partition)
     producer.network.poll = look  # type: ignore[method-assign]
     producer.until(ticket.done)
@@ -660,7 +660,7 @@ def test_a_missing_topic_dooms_the_transaction_before_its_records_are_settled() 
     on.creates_topics = False
     producer = NamedProducer(on, unknown_topic_timeout=1.0)
     sender = producer.sender
-    assert sender.begin_transaction()
+    assert sender.transactions.begin()
     ticket = producer.send("t", b"v")
     settled: list[bool] = []
     ticket.add_done_callback(lambda _: settled.append(sender.queues.is_empty))

@@ -36,7 +36,7 @@ def fetcher(cluster: ScriptedCluster) -> Fetcher:
 
 def owning(cluster: ScriptedCluster, session: float = 0.0) -> Fetcher:
     fetching = fetcher(cluster)
-    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1, session=session))
+    claim = fetching.owner.claim(check_claim("g", ["t-0"], generation=1, session=session))
     fetching.run_until(claim.outcome)
     claim.outcome.result()
     return fetching
@@ -108,7 +108,7 @@ def test_a_claim_whose_answer_is_lost_leaves_an_ordinary_reader() -> None:
     cluster = written("a")
     fetching = fetcher(cluster)
     cluster.next(Api.OWN, Fate.CUT)
-    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1))
+    claim = fetching.owner.claim(check_claim("g", ["t-0"], generation=1))
     fetching.run_until(claim.outcome)
     with pytest.raises(Unreachable):
         claim.outcome.result()
@@ -119,7 +119,7 @@ def test_a_claim_without_an_answer_ends_in_time() -> None:
     cluster = written("a")
     cluster.kill(0)
     fetching = fetcher(cluster)
-    claim = fetching.tenure.claim(check_claim("g", ["t-0"], generation=1))
+    claim = fetching.owner.claim(check_claim("g", ["t-0"], generation=1))
     with pytest.raises(TimedOut, match="nothing listens"):
         fetching.run_until(claim.outcome)
 
@@ -129,7 +129,7 @@ def test_a_reader_may_work_for_almost_a_session_between_two_reads() -> None:
     asks reads it first."""
     cluster = written("a")
     fetching = owning(cluster, session=4.0)
-    loss = Loss(fetching.tenure.lease, cluster.clock)
+    loss = Loss(fetching.owner.lease, cluster.clock)
     loss.before_lease_ends = fetching.read_answers
     for _ in range(10):
         fetching.run_once(0.0)

@@ -72,7 +72,7 @@ class PendingClaim:
         return cls(request.group, request.fields(), request.wait or 0.0, request.session, request.resources)
 
 
-class Tenure:
+class OwnerConnection:
     def __init__(
         self,
         brokers: Brokers,
