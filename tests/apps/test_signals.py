@@ -7,8 +7,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -106,6 +109,104 @@ def test_a_handler_that_calls_the_client_it_interrupts_never_hangs(address: str,
 @pytest.mark.parametrize("what", interrupted.KINDS)
 def test_handlers_call_the_client_they_interrupt_for_a_long_time(address: str, topic: str, what: str) -> None:
     run_interrupted(address, topic, what, SECONDS)
+
+
+# What is raised in a callback of a weak reference is reported, and goes no further.
+ignores_swallowed = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class Raised(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(point: int, call: Callable[[], object]) -> bool:
+    """Raise at this point of the call; return False if it has fewer points.
+
+    A point is where Python looks for signals: at the begin of a function, and after a call.
+    """
+    passed = 0
+
+    def look(frame: FrameType, event: str, what: object) -> None:
+        nonlocal passed
+        if event != "c_call":
+            passed += 1
+            if passed == point:
+                raise Raised
+
+    try:
+        sys.setprofile(look)
+        call()
+    except Raised:
+        pass
+    except RuntimeError as error:  # Python's Event, which `Thread.start` waits for, releases its lock twice then
+        if not isinstance(error.__context__, Raised):
+            raise
+    finally:
+        sys.setprofile(None)
+    return passed >= point
+
+
+def send_threads(before: set[threading.Thread]) -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name == "fencepost-send" and each.is_alive()} - before
+
+
+def await_send_threads(count: int, before: set[threading.Thread]) -> None:
+    until = time.monotonic() + PATIENCE
+    while len(send_threads(before)) > count and time.monotonic() < until:
+        time.sleep(0.001)
+    assert len(send_threads(before)) == count
+
+
+@pytest.mark.integration
+@ignores_swallowed
+@pytest.mark.parametrize("goes_on", [True, False], ids=["it goes on", "it closes"])
+def test_a_first_send_that_is_interrupted_anywhere_leaves_one_send_thread(
+    address: str, topic: str, goes_on: bool
+) -> None:
+    """Two would run the same producer, and the end of one would wait for the other for ever (PROD-2)."""
+    before, point, sent = set(threading.enumerate()), 0, list[str]()
+    while True:
+        point += 1
+        producer = Producer(address)
+        sends = partial(producer.send, topic, b"first", partition=0)
+        was_interrupted = [interrupted_at(point, sends) for _ in range(2)]
+        if goes_on:
+            producer.send(topic, str(point), partition=0).result(PATIENCE)
+            sent.append(str(point))
+            await_send_threads(1, before)
+        producer.close()
+        await_send_threads(0, before)
+        if not any(was_interrupted):
+            break
+    assert point > 50
+    assert [value for value in values(address, topic) if value != "first"] == sent
+
+
+@pytest.mark.integration
+@ignores_swallowed
+@pytest.mark.parametrize("what", ["send", "result", "flush"])
+def test_a_call_that_is_interrupted_anywhere_loses_and_repeats_nothing(address: str, topic: str, what: str) -> None:
+    """IDEM-1: the next call finds the producer in order, and so does the send thread, which ends (PROD-2)."""
+    point = missed = 0
+    with Producer(address, retry_backoff=0.01) as producer:
+        calls: dict[str, Callable[[], object]] = {
+            "send": lambda: producer.send(topic, b"interrupted %d" % point, partition=0),
+            "flush": producer.flush,
+        }
+        producer.send(topic, b"first", partition=0).result(PATIENCE)
+        while missed < 20:  # some take a short cut: another thread has read the answer
+            point += 1
+            time.sleep(0.0005)  # the send thread falls asleep, so that most records go the direct way
+            ticket = producer.send(topic, str(point), partition=0)
+            if what == "send":
+                ticket.result(PATIENCE)
+                time.sleep(0.0005)
+            missed = 0 if interrupted_at(point, calls.get(what, partial(ticket.result, PATIENCE))) else missed + 1
+            assert ticket.result(PATIENCE).partition == 0
+    assert point > 50
+    found = values(address, topic)
+    assert [value for value in found if value.isdecimal()] == [str(each) for each in range(1, point + 1)]
+    assert len(set(found)) == len(found)
 
 
 def locks(producer: Producer) -> dict[str, Any]:

@@ -127,7 +127,6 @@ class Producer(OnePerProcess):
         self._held: dict[tuple[str, str], None] = {}
         """Group and name of each owned resource."""
         self._cluster_id: str | None = None
-        self._thread: SendThread | None = None
         self._sender = self._new_sender()
         tell_after_fork(self)
         if ids is not None:
@@ -147,6 +146,9 @@ class Producer(OnePerProcess):
         self._clock = clock
         lease = Lease()
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids, lease=lease)
+        patience = min(self._options.exit_timeout, self._options.delivery_timeout)
+        close = _closing(self._steps, self._routes)
+        self._thread = SendThread(sender, self._settings.addresses, patience, close)
         self._loss = Loss(lease, clock)
         self._loss.on_lease_over = network.wake  # the send thread ends the ownership
         self._queues = sender.queues
@@ -212,7 +214,7 @@ class Producer(OnePerProcess):
         timestamp: Milliseconds | None,
     ) -> Ticket:
         """Do what the native call leaves to Python: open or close a batch, an unknown topic, full memory, headers."""
-        if self._thread is None:
+        if not self._thread.has_begun:
             self._begin()
         return self._queues.send(topic, value, key, headers, partition, timestamp)
 
@@ -224,7 +226,7 @@ class Producer(OnePerProcess):
         if self._steps is None:
             raise ConfigError("ids need a name, because a bare pid cannot be fenced: Producer(…, name='…')")
         self._begin()
-        if self._thread is not None and self._thread.is_current:
+        if self._thread.is_current:
             raise FencepostError("ids cannot be read in a callback, which runs on the send thread: read them elsewhere")
         self._sender.begin_to_save_ids(self._sender.wait_for_identity(self._options.delivery_timeout))
         if self._cluster_id is None:
@@ -364,7 +366,7 @@ class Producer(OnePerProcess):
     def stats(self) -> ProducerStats:
         """Return what the queues hold, since when, and how fast the brokers answer. It is cheap: idle partitions are
         left out. The send thread collects it, between two turns."""
-        if self._thread is None or not self._thread.takes_calls:
+        if not self._thread.takes_calls:
             return self._sender.reporting.look()
         try:
             return self._sender.call(self._sender.reporting.look)
@@ -402,7 +404,7 @@ class Producer(OnePerProcess):
                 self._owns_by.close()
         except BaseException:  # perhaps a signal handler's, which ends the program: nobody will be told otherwise
             self._end()
-            self._say_lost("when close() was interrupted")
+            self._thread.report("when close() was interrupted")
             raise
         self._end()
         self._raise_undelivered()
@@ -410,22 +412,14 @@ class Producer(OnePerProcess):
     def _end(self) -> None:
         """End without waiting: fail what is left, even if Ctrl-C comes again."""
         try:
-            if self._thread is not None:
-                self._thread.close()  # not before: if the program ends meanwhile, it waits for what is unsettled
-                self._sender.stop()
-                self._thread.join()  # it fails what is left
-            else:
-                self._sender.close()
-                self._sender.abandon()
+            self._thread.close()  # not before: if the program ends meanwhile, it waits for what is unsettled
+            self._sender.stop()
+            self._thread.join()  # it fails what is left
         finally:
             if self._owns_by is not None:
                 self._owns_by.forget()
             self._sender.lease.drop()  # what is released is not lost
             _closing(self._steps, self._routes)()
-
-    def _say_lost(self, when: str) -> None:
-        if self._thread is not None:
-            self._thread.report(when)
 
     def _raise_undelivered(self) -> None:
         count, causes, persisted = self._sender.settling.failures.take()
@@ -461,21 +455,17 @@ class Producer(OnePerProcess):
         if is_mine(self._start):
             raise interrupted()
         with self._start:
-            if self._thread is None:
+            if not self._thread.has_begun:
                 if self._closed:
                     raise self._queues.broken or Closed("the producer is closed")
-                patience = min(self._options.exit_timeout, self._options.delivery_timeout)
-                close = _closing(self._steps, self._routes)
-                thread = SendThread(self._sender, self._settings.addresses, patience, close)
-                thread.begin(self)
-                self._thread = thread
+                self._thread.begin(self)
 
     def after_fork(self) -> None:
         """In a forked child: leave the parent its thread, sockets and records, and start without any."""
         self._start = threading.RLock()
         if self._closed:
             return
-        before, self._thread = self._sender, None
+        before = self._sender
         self._routes, self._owns_by = Routes(self._settings), None
         loss = self._loss
         before.leave_to_parent()

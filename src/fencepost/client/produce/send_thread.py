@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fencepost.at_exit import at_exit, finish, is_over
+from fencepost.client.cluster.interrupts import Flag
 from fencepost.client.produce.sender import Sender
 from fencepost.errors import Closed
 
@@ -45,35 +46,53 @@ class SendThread:
         self._unreported = ["lost records"]
         """The thread that pops it reports the loss: the send thread, or the one that ends the program."""
         self._finalizer: weakref.finalize[[], object] | None = None
-        self._thread = threading.Thread(target=self._run, name="fencepost-send", daemon=True)
+        self._runners: list[threading.Thread] = []
+        """Only the first one runs the sender. If a signal handler raises while a thread is being started, nobody can
+        tell whether it will run, so another one is started."""
+        self._has_begun = Flag()
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self._runners)
 
     def begin(self, producer: object) -> None:
+        """Return once it runs. If a signal handler has raised in here, this can be called again."""
         _running[self] = None  # before the next look: either this thread sees the end, or the end sees the producer
+        if is_over() or sys.is_finalizing():  # a thread that is started now may never run
+            raise self._too_late()
+        _watch()
+        if self._finalizer is None:
+            self._finalizer = weakref.finalize(producer, self._orphaned)
+            self._finalizer.atexit = False  # `_finish_all` handles all producers together
         try:
-            if is_over() or sys.is_finalizing():  # a thread that is started now may never run
-                raise _too_late()
-            _watch()
-            self._thread.start()
-        except BaseException as error:
-            _running.pop(self, None)
-            if isinstance(error, RuntimeError) and "shutdown" in str(error):
-                raise _too_late() from error  # Python 3.12 and newer start no thread once exit hooks run
+            threading.Thread(target=self._run, name="fencepost-send", daemon=True).start()
+        except RuntimeError as error:
+            if "shutdown" in str(error):  # Python 3.12 and newer start no thread once exit hooks run
+                raise self._too_late() from error
             raise
-        self._finalizer = weakref.finalize(producer, self._orphaned)
-        self._finalizer.atexit = False  # `_finish_all` handles all producers together
+        self._has_begun.wait()
 
     @property
     def takes_calls(self) -> bool:
         """True if the calling thread can wait for the send thread: it runs, and is another thread."""
-        return self._thread.is_alive() and not self.is_current
+        return self._is_alive and not self.is_current
 
     @property
     def is_current(self) -> bool:
         """True for the send thread itself, as in a callback: it must not wait for itself."""
-        return self._thread is threading.current_thread()
+        return self._runners[:1] == [threading.current_thread()]
+
+    @property
+    def _is_alive(self) -> bool:
+        return self.has_begun and self._runners[0].is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        """Wait until the sender has ended. If no thread runs it, end it here, and none will."""
+        if self._is_first():
+            self._sender.close()
+            self._sender.abandon()
+        else:
+            self._runners[0].join(timeout)
 
     def close(self) -> None:
         """Stop watching: the producer is being closed."""
@@ -82,11 +101,19 @@ class SendThread:
             self._finalizer.detach()
 
     def _run(self) -> None:
+        is_first = self._is_first()
+        self._has_begun.set()
+        if not is_first:
+            return
         self._sender.run()
         if self._is_orphan:
             _running.pop(self, None)
             self.report("when its producer was garbage-collected")
             self._end()
+
+    def _is_first(self) -> bool:
+        self._runners.append(threading.current_thread())
+        return self.is_current
 
     def _orphaned(self) -> None:
         """Finish after the producer was garbage-collected. That may happen on any thread at any point: take no lock."""
@@ -95,6 +122,10 @@ class SendThread:
         self._is_orphan = True
         self._sender.finish_within(self._patience)
         self._warn()
+
+    def _too_late(self) -> Closed:
+        _running.pop(self, None)
+        return Closed("the program is ending, and a producer can no longer start: send the first record earlier")
 
     # --- the end of the process ---
 
@@ -113,8 +144,8 @@ class SendThread:
             if sender.open_transaction is not None:
                 print_error("fencepost: a transaction was open when the program ended: its records are aborted.")
             self._sender.stop()
-            if self._thread.is_alive():  # else it is being started, by a daemon thread
-                self._thread.join(1.0)  # it is a daemon, and may hang in a callback of the user's
+            if self._is_alive:  # else it is being started, by a daemon thread
+                self._runners[0].join(1.0)  # it is a daemon, and may hang in a callback of the user's
             self._warn()
 
     def report(self, when: str) -> None:
@@ -147,10 +178,6 @@ def print_error(line: str) -> None:
     if sys.stderr is not None:
         with contextlib.suppress(OSError, ValueError):  # closed
             print(line, file=sys.stderr, flush=True)
-
-
-def _too_late() -> Closed:
-    return Closed("the program is ending, and a producer can no longer start: send the first record earlier")
 
 
 def _finish_all() -> None:

@@ -252,6 +252,10 @@ class WaitingRoom:
                 return False
             topic.takes_keyless = False
             self.topics.pop(topic, None)
+            if topic.unplaced is not None:  # a signal handler has ended the `send` that made it
+                self._queues.unsettled.pop(topic.unplaced, None)
+                topic.unplaced = None
+                self._queues.something_settled.notify_all()
             return True
 
     def noted(self, early: Settlement) -> None:

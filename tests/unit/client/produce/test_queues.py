@@ -312,6 +312,24 @@ def test_what_was_encoded_expires_while_nobody_answers_about_the_topic() -> None
     assert not producer.sender.queues.topics_to_place()
 
 
+def test_an_interrupted_send_to_a_new_topic_leaves_nothing_to_wait_for() -> None:
+    """A signal handler raises in `send`, after the topic has its placeholder and before that has its record."""
+    producer = SteppedProducer(cluster(t=1))
+    room, wake = producer.sender.queues.waiting_room, producer.network.wake
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    room._wake = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        producer.send("t", b"first", partition=0)
+    room._wake = wake
+    producer.settle()
+    ticket = producer.send("t", b"second", partition=0)
+    producer.settle()
+    assert ticket.result(0).offset == 0
+
+
 def test_a_flush_that_wakes_late_sees_that_moved_records_are_settled_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
     """The partitions became known and the server answered before the caller's thread had its turn again."""
     producer = SteppedProducer(cluster(t=1))
