@@ -31,7 +31,7 @@ _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
 _FEW: Final = 500
 """Maximum number of partitions to check in one piece."""
-_PIECE: Final = 2000
+_PIECE: Final = 500
 """Offsets of a large commit that are stored at a time."""
 
 
@@ -113,7 +113,7 @@ class _Commit:
         return Deferred(stored, partial(_finish, self._topics, stored))
 
     async def store_in_pieces(self) -> Answer:
-        """Store very many offsets, a few thousand at a time, so that commits of others need not wait for them all."""
+        """Store very many offsets, a few hundred at a time, so that commits of others need not wait for them all."""
         left = iter(self._accepted.items())
         async with self.broker.store.bulk:
             while self._accepted and (piece := dict(islice(left, _PIECE))):
