@@ -12,7 +12,7 @@ from fencepost._version import __version__
 
 TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would double the cost of this module
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.client.aio import AsyncClaim, AsyncProducer, AsyncReader
     from fencepost.client.async_processor import AsyncBatch, AsyncOutput, AsyncProcessor
     from fencepost.client.batch import Batch, Output
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fencepost.types import TopicPartition
 
 _HOME = {
-    "Admin": "fencepost.client.admin",
+    "Admin": "fencepost.client.admin_client",
     "AsyncBatch": "fencepost.client.async_processor",
     "AsyncClaim": "fencepost.client.aio",
     "AsyncOutput": "fencepost.client.async_processor",

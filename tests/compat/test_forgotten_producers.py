@@ -23,7 +23,7 @@ import confluent_kafka
 import pytest
 
 import fencepost
-from fencepost.client.admin import HIGH_WATERMARK, Admin
+from fencepost.client.admin_client import HIGH_WATERMARK, Admin
 from tests.support.kafka import java
 
 with warnings.catch_warnings():

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fencepost import Admin
-from fencepost.client.manage.results import NewTopic
+from fencepost.client.admin.results import NewTopic
 from tests.support.cluster_load import PARTITIONS, Follower, PlainLoad, TransactionLoad, stored
 from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fencepost
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.errors import DataDirectoryError
 from tests.support.batches import batch
 from tests.support.raw import RawClient

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 import fencepost
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from tests.support.takeover_process import Contender
 from tests.workers.own_kafka_writer import PARTITIONS
 

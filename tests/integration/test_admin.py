@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from fencepost.client.admin import EARLIEST, HIGH_WATERMARK, LATEST, Admin
-from fencepost.client.manage.results import NewTopic, OffsetChange
+from fencepost.client.admin.results import NewTopic, OffsetChange
+from fencepost.client.admin_client import EARLIEST, HIGH_WATERMARK, LATEST, Admin
 from fencepost.errors import ErrorCode, ServerError
 from tests.integration.conftest import TestedServer
 

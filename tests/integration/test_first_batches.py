@@ -7,7 +7,7 @@ from threading import Timer
 
 import pytest
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.transactions.coordinator import Transactional

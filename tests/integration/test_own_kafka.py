@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 import fencepost
-from fencepost.client.admin import LATEST, Admin
+from fencepost.client.admin_client import LATEST, Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.own.kafka_topic import describe_owners

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fencepost import Admin, Producer
-from fencepost.client.admin import HIGH_WATERMARK
+from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.read.picked import Picked, fetch_values

@@ -21,7 +21,7 @@ import pytest
 
 import fencepost
 from examples import saved_ids
-from fencepost.client.admin import HIGH_WATERMARK, Admin
+from fencepost.client.admin_client import HIGH_WATERMARK, Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.produce import resume, state
 from fencepost.client.produce.ids import ProducerIds

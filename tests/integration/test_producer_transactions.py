@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
 from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed

@@ -15,7 +15,7 @@ from contextlib import suppress
 import pytest
 
 from fencepost import Admin, Fenced, FencepostError, Producer, ProducerIds, Reader, SendFailed
-from fencepost.client.admin import HIGH_WATERMARK
+from fencepost.client.admin_client import HIGH_WATERMARK
 from tests.integration.conftest import TestedServer
 from tests.support.proxy import Proxy
 from tests.support.scripted import Api, Fate

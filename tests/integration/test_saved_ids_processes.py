@@ -25,7 +25,7 @@ import pytest
 
 import fencepost
 from fencepost import Admin, ConfigError, Fenced, Producer, ProducerIds, Reader, SendFailed
-from fencepost.client.admin import HIGH_WATERMARK
+from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.produce import state
 from fencepost.server.coordinators import transactions
 from tests.integration.conftest import TestedServer

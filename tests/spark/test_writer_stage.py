@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fencepost import Admin, Producer
 from fencepost.cli import main
-from fencepost.client.admin import HIGH_WATERMARK
+from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
 from tests.support.committed import committed, committed_values
 from tests.support.paused_commit import paused_at

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.blocking import Channel, Reply
 from fencepost.client.cluster.settings import ClientSettings

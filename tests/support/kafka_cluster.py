@@ -27,9 +27,9 @@ from kio.serial import entity_writer
 from kio.static.primitive import i8, i32
 
 from fencepost import Admin
+from fencepost.client.admin.results import PartitionDescription
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.results import PartitionDescription
 from fencepost.errors import FencepostError
 from tests.support.kafka import HOST, KafkaBroker, new_cluster_id
 from tests.support.process import stop

@@ -61,7 +61,7 @@ def copy(
       fencepost copy orders orders-copy
       fencepost copy 127.0.0.1:9092/orders kafka.example.com:9092/orders --follow
     """
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.spark.copy import OFFSETS_PER_ROUND, Copy
 
     base = target.settings()

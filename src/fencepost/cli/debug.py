@@ -201,7 +201,7 @@ def _asked(state: dict[str, Any], server: HttpServer, seconds: float) -> Any:
 
 
 def _cluster(settings: ClientSettings, seconds: float) -> dict[str, Any]:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     hurried = replace(settings, request_timeout=seconds, connect_timeout=min(seconds, settings.connect_timeout))
     with Admin(hurried) as admin:

@@ -16,7 +16,7 @@ from fencepost.cli.output import Column
 from fencepost.errors import ErrorCode, FencepostError, TlsRefused
 
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.client.cluster.settings import ClientSettings
     from fencepost.core.security.acls import Acl, Operation, ResourceType
 
@@ -114,7 +114,7 @@ def _java() -> Iterator[CheckResult]:
 
 
 def _connection(settings: ClientSettings, questions: Iterable[tuple[str, str, str]]) -> Iterator[CheckResult]:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     with Admin(settings) as admin:
         try:
@@ -159,7 +159,7 @@ def _offered(admin: Admin) -> Iterator[CheckResult]:
 
 def _replication(admin: Admin) -> Iterator[CheckResult]:
     """Check the topics in which owners and sinks keep their state."""
-    from fencepost.client.manage.lasting import weak_topics
+    from fencepost.client.admin.lasting import weak_topics
     from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
     from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
@@ -175,7 +175,7 @@ def _replication(admin: Admin) -> Iterator[CheckResult]:
 def _broker(settings: ClientSettings, number: int, host: str, port: int) -> CheckResult:
     from dataclasses import replace
 
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.client.cluster.addresses import Address
 
     address = Address(host, port)

@@ -17,7 +17,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
 if TYPE_CHECKING:
     from fencepost.cli.migrate_copy import Copied
     from fencepost.cli.migrate_plan import MigrationPlan, TopicPlan
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.client.cluster.settings import ClientSettings
 
 _WHILE_COPYING: Final = {
@@ -78,7 +78,7 @@ def migrate(
       fencepost migrate kafka1:9092 --without-guards --json
     """
     from fencepost.cli.migrate_plan import make_plan
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     source_settings = target.settings()
     target_settings = ClusterTarget(to, to_config, (), target.as_json).settings()
@@ -213,7 +213,7 @@ def _set_groups(there: Admin, plan: MigrationPlan, *, set_back: bool) -> tuple[l
 
 
 def _create(there: Admin, topic: TopicPlan) -> None:
-    from fencepost.client.manage.lasting import create_lasting_topic
+    from fencepost.client.admin.lasting import create_lasting_topic
 
     configs = {**topic.configs, **_WHILE_COPYING}
     if not create_lasting_topic(there, topic.name, topic.partitions, configs=configs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.reader import Reader
 from fencepost.errors import FencepostError

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from fencepost.client.admin import Admin
-from fencepost.client.manage.results import ClientQuotas, NewTopic
+from fencepost.client.admin.results import ClientQuotas, NewTopic
+from fencepost.client.admin_client import Admin
 from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS

@@ -17,7 +17,7 @@ from fencepost.cli.output import Column, is_terminal, show_json, show_table
 from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.client.cluster.settings import ClientSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -57,7 +57,7 @@ class ClusterTarget:
         return named if self.servers is None else override(named, {"bootstrap.servers": self.servers})
 
     def admin(self) -> Admin:
-        from fencepost.client.admin import Admin
+        from fencepost.client.admin_client import Admin
 
         return Admin(self.settings())
 

@@ -16,9 +16,9 @@ from fencepost.cli.own_option import OwnershipLost
 from fencepost.errors import FencepostError, TimedOut
 
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin.results import LastOwner
+    from fencepost.client.admin_client import Admin
     from fencepost.client.cluster.settings import ClientSettings
-    from fencepost.client.manage.results import LastOwner
     from fencepost.client.own.hold import Hold
     from fencepost.core.own.claim_request import Refused, Resources
     from fencepost.core.rows import OwnerDescription
@@ -199,7 +199,7 @@ def _what_became_of(settings: ClientSettings, held: Hold) -> str:
 
 
 def _quick_admin(settings: ClientSettings) -> Admin:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     patience = min(settings.request_timeout, _SECONDS_TO_ASK)
     return Admin(replace(settings, request_timeout=patience, connect_timeout=patience))

@@ -40,7 +40,7 @@ def ping(target: ClusterTarget, http_address: str | None, ready: bool) -> None:
         return
     if ready:
         raise click.UsageError("--ready needs --http HOST:PORT")
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     pongs = []
     for address in settings.servers:

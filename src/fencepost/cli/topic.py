@@ -14,7 +14,7 @@ from fencepost.core.rows import plain
 from fencepost.errors import ConfigError, ServerError
 
 if TYPE_CHECKING:
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
     from fencepost.core.rows import ConfigEntry
 
 
@@ -50,7 +50,7 @@ def create(
       fencepost topic create orders
       fencepost topic create orders payments -p 3 --set cleanup.policy=compact
     """
-    from fencepost.client.manage.results import NewTopic
+    from fencepost.client.admin.results import NewTopic
 
     chosen = pairs(configs, "--set")
     wanted = [NewTopic(name, partitions or -1, replication or -1, chosen) for name in names]

@@ -38,7 +38,7 @@ def list_transactions(target: ClusterTarget, only_open: bool) -> None:
       fencepost transactions list
       fencepost transactions list --open --json
     """
-    from fencepost.client.manage.transactions import OPEN
+    from fencepost.client.admin.transactions import OPEN
 
     with target.admin() as admin:
         found = admin.transactions(states=sorted(OPEN) if only_open else ())

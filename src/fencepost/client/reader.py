@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypedDict, Unpack
 from uuid import UUID
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.checks import MOST_SECONDS, check_bytes, check_name, check_seconds, only_known

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.producer import Producer
 from fencepost.demo.broker import DemoBroker
 from fencepost.demo.narrator import Narrator

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.demo.children import Child
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.orders import PARTITIONS

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fencepost
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.demo.children import Child
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.timeline import Timeline, Watch

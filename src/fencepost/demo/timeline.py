@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.errors import FencepostError
 
 _SECONDS_BETWEEN_LOOKS: Final = 0.05

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.lasting import create_lasting_topic
 from fencepost.client.micro_batch.runner import Advice, Runner
 from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import DataLost, Range, fetch

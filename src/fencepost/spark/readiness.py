@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost._version import __version__
-from fencepost.client.admin import Admin
+from fencepost.client.admin.lasting import weak_topics
+from fencepost.client.admin.results import NewTopic
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.lasting import weak_topics
-from fencepost.client.manage.results import NewTopic
 from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 from fencepost.client.micro_batch.runner import refuse_old_kafka
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGE_PREFIX

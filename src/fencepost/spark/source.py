@@ -24,10 +24,10 @@ except ImportError as error:
         'keep format("kafka") as the source'
     ) from error
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin.topics import TopicAdmin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.micro_batch import progress_topic, stage_topic
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.read.ranges import DataLost, Range, fetch

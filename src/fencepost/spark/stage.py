@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.micro_batch.stage_topic import AROUND, open_stage
 from fencepost.client.micro_batch.targets import Target
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket

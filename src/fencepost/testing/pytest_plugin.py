@@ -35,7 +35,7 @@ def fencepost_topic(request: pytest.FixtureRequest, fencepost_server: Server) ->
     """Return the name of an empty topic of `fencepost_server` with one partition, deleted after the test."""
     import uuid
 
-    from fencepost.client.admin import Admin
+    from fencepost.client.admin_client import Admin
 
     word = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in request.node.name)
     name = f"{word[:60]}-{uuid.uuid4().hex[:8]}"

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from fencepost.cli.group import parse_where
-from fencepost.client.admin import EARLIEST, LATEST
+from fencepost.client.admin_client import EARLIEST, LATEST
 from fencepost.core.groups.resets import ResetKind
 from fencepost.errors import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fencepost.cli.migrate_plan import MigrationPlan, make_plan
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.core.rows import GroupOffset, GroupSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Offset

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fencepost.cli.output import Column, show_json, show_table, when
+from fencepost.client.admin.results import OffsetAt
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.manage.results import OffsetAt
 from fencepost.core.rows import plain
 from fencepost.types import TopicPartition
 

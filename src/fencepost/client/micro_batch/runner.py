@@ -18,11 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, TypeVar
 
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.micro_batch.progress_topic import (
     TRANSACTIONAL_ID_PREFIX,
     ProgressTopic,

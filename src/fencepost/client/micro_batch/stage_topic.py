@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.micro_batch.targets import Target, describe
 from fencepost.core.micro_batch.staging import partitions_for
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.config_names import CLIENT_NAMES, PRODUCER_NAMES
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.types import TopicPartition
 

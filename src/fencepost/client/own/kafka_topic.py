@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
+from fencepost.client.admin.results import LastOwner, OwnersDescription
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import SocketNetwork
-from fencepost.client.manage.results import LastOwner, OwnersDescription
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.read.fetcher import Fetcher, FetchOptions
 from fencepost.client.transactions.compacted_topic import CompactedTopic
 from fencepost.client.transactions.coordinator import Transactional

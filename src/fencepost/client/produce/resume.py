@@ -22,10 +22,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.ids_topic import IdsTopic

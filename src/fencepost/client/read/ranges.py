@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.client.read.scan import FetchedBatch, visible_batches
 from fencepost.errors import LEADER_IN_DOUBT, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Record, decode_batch

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import UUID
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.routing import Routes
 from fencepost.errors import ConfigError, ErrorCode, ServerError

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.manage.lasting import create_lasting_topic
-from fencepost.client.manage.topics import TopicAdmin
 from fencepost.client.read.ranges import Range, fetch_records
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.errors import ErrorCode, ServerError

@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.kernel import read_header, stamp_producer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.admin import Admin
+from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.producer import Producer

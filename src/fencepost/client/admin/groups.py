@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fencepost.client.admin.offsets import PartitionAdmin
+from fencepost.client.admin.results import GroupDescription, OffsetAt, OffsetChange
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import GroupDescription, OffsetAt, OffsetChange
 from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.groups.resets import LogRange, at_time, check_no_members, check_within, shifted
 from fencepost.core.rows import GroupMember, GroupOffset, GroupSummary

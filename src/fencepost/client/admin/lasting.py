@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from fencepost.client.manage.topics import TopicAdmin
+from fencepost.client.admin.topics import TopicAdmin
 from fencepost.errors import ErrorCode, ServerError
 
 logger = logging.getLogger(__name__)

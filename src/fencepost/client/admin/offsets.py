@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fencepost.client.admin.results import OffsetAt
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.closing import Closing
@@ -12,7 +13,6 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.results import OffsetAt
 from fencepost.core.rows import ProducerState
 from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.types import EARLIEST, LATEST, Epoch, Offset, Pid

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.client.manage.lasting import Replication, fitting, weakness
+from fencepost.client.admin.lasting import Replication, fitting, weakness
 
 pytestmark = pytest.mark.unit
 

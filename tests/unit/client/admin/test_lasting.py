@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fencepost.client.admin.lasting import Weak, create_lasting_topic, weak_topics
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.lasting import Weak, create_lasting_topic, weak_topics
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.admin import EARLIEST, LATEST
+from fencepost.client.admin.results import NewTopic, OffsetAt, OffsetChange
+from fencepost.client.admin_client import EARLIEST, LATEST
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.manage.results import NewTopic, OffsetAt, OffsetChange
 from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.rows import GroupOffset
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable

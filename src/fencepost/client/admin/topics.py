@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from fencepost.client.admin.offsets import PartitionAdmin
+from fencepost.client.admin.results import ClusterDescription, NewTopic, PartitionDescription, Pong, TopicDescription
 from fencepost.client.cluster.blocking import Channel, raise_for
 from fencepost.client.cluster.checks import check_names, check_text
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import unknown_topic
-from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import ClusterDescription, NewTopic, PartitionDescription, Pong, TopicDescription
 from fencepost.core.rows import ConfigEntry, TopicSummary
 from fencepost.errors import ErrorCode, ServerError, TimedOut
 from fencepost.wire.apis import Key

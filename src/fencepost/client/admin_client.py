@@ -14,18 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Self
 
+from fencepost.client.admin.acls import AclAdmin
+from fencepost.client.admin.groups import GroupAdmin
+from fencepost.client.admin.quotas import QuotaAdmin
+from fencepost.client.admin.results import LastOwner, OwnersDescription, TransactionDescription
+from fencepost.client.admin.topics import TopicAdmin
+from fencepost.client.admin.transactions import TransactionAdmin
+from fencepost.client.admin.users import UserAdmin
 from fencepost.client.cluster.addresses import Servers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.checks import only_known
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.manage.acls import AclAdmin
-from fencepost.client.manage.groups import GroupAdmin
-from fencepost.client.manage.quotas import QuotaAdmin
-from fencepost.client.manage.results import LastOwner, OwnersDescription, TransactionDescription
-from fencepost.client.manage.topics import TopicAdmin
-from fencepost.client.manage.transactions import TransactionAdmin
-from fencepost.client.manage.users import UserAdmin
 from fencepost.client.own.kafka_topic import describe_last, describe_owners
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.rows import OwnerDescription, WaitingDescription

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from fencepost.client.admin.offsets import PartitionAdmin
+from fencepost.client.admin.results import TransactionDescription
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.client.manage.offsets import PartitionAdmin
-from fencepost.client.manage.results import TransactionDescription
 from fencepost.core.rows import ProducerState, TransactionSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition

@@ -9,8 +9,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
+from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.security.credentials import ITERATIONS, Mechanism, salted_password
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire.apis import Key

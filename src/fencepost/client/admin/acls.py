@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import question
-from fencepost.client.manage.offsets import PartitionAdmin
 from fencepost.core.security.acls import (
     OPERATIONS,
     Acl,
