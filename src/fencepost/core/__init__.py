@@ -3,7 +3,7 @@
 producers/           sequences, duplicates, batches in flight, memory shares, aborted transactions
 groups/              consumer groups: both protocols, assignors, committed offsets
 security/            who a client is, and what it may do
-quotas/              how much a client may use
+quotas.py            how much a client may use
 own/                 who owns a resource, on both kinds of server
 search/              which records a search of the console finds
 micro_batch/         the steps of a micro-batch, what waits in its stage topic, and replaced drivers that still write

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Literal
 
 from fencepost.kernel import batch_py, columns_py, intake_py, walk_py
 from fencepost.kernel.codecs import CODECS, compress, decompress
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.control import Marker, MarkerType, encode_marker, read_marker
 from fencepost.kernel.header import (
     HEADER_SIZE,
@@ -36,7 +35,19 @@ from fencepost.kernel.header import (
     stamp_offset,
     stamp_producer,
 )
-from fencepost.kernel.record import MAX_DECOMPRESSED, Headers, Payload, Record, Row, Scan, Sifted
+from fencepost.kernel.record import (
+    MAX_DECOMPRESSED,
+    BytesColumn,
+    HeaderColumn,
+    Headers,
+    NumberColumn,
+    Payload,
+    Record,
+    RecordColumns,
+    Row,
+    Scan,
+    Sifted,
+)
 
 IMPLEMENTATION: Literal["cython", "python"]
 

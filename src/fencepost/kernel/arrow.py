@@ -18,9 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost import kernel
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.header import Buffer
-from fencepost.kernel.record import MAX_DECOMPRESSED
+from fencepost.kernel.record import MAX_DECOMPRESSED, BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa

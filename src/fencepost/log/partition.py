@@ -31,10 +31,9 @@ from fencepost.core.producers import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
-from fencepost.log import retention
 from fencepost.log.compaction import job as compaction
 from fencepost.log.compaction.job import CompactionJob
-from fencepost.log.config import LogConfig
+from fencepost.log.config import LogConfig, count_expired
 from fencepost.log.files import Files, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
@@ -345,7 +344,7 @@ class PartitionLog:
         if self._compacting is not None or self.failed is not None:
             return 0
         segments = self._segments
-        count = retention.count_expired(
+        count = count_expired(
             segments,
             self.config,
             start_offset=self.start_offset,

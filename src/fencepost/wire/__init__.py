@@ -3,8 +3,7 @@
 - `apis`: the APIs: key, Kafka's name, versions, the first flexible version
 - `primitives`: varints, strings, byte strings and tagged fields, shared by the modules below
 - `frame`: length prefixes, request and response headers
-- `codec_fields`, `codec_reading`, `codec_writing`: readers and writers, built from the fields of kio's message classes
-  (`kio_types`: the first import of kio)
+- `codec`: readers and writers, built from the fields of kio's message classes
 - `messages`: any message by (key, version); classes are loaded on first use
 - `hot`: Produce and Fetch packed by hand, without copying the records
 - `own`: the messages that are fencepost's own

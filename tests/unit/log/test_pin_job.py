@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.log.checking import check_log
 from fencepost.log.files import OsFiles
-from fencepost.log.pin_job import PinJob
+from fencepost.log.snapshot_job import PinJob
 from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.unit

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from fencepost.core.fetch_sessions import INITIAL_EPOCH
-from fencepost.core.quotas.entities import CONSUMER_BYTE_RATE
+from fencepost.core.quotas import CONSUMER_BYTE_RATE
 from fencepost.core.topic_name import MAX_LENGTH
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer

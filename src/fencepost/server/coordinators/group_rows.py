@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
-from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord
+from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord, Protocols
 from fencepost.core.groups.kip848_messages import (
     Changes,
     ClassicPart,
@@ -24,7 +24,6 @@ from fencepost.core.groups.kip848_messages import (
     TopicInfo,
 )
 from fencepost.core.groups.offsets import Committed
-from fencepost.core.groups.roster import Protocols
 from fencepost.server.storage.store import Later, Queryable, Statement
 from fencepost.types import Milliseconds, Offset, TopicPartition
 

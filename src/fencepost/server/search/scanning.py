@@ -18,11 +18,10 @@ from fencepost.core.search.pace import SearchPace
 from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import Record, decode_batch, unpack
-from fencepost.kernel.codecs import CODECS, NONE
+from fencepost.kernel.codecs import CODECS, NONE, unpacked
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, check_batch, read_header
-from fencepost.kernel.payload import unpacked
-from fencepost.log.counting import is_aborted
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.log.reading import is_aborted
 from fencepost.types import Milliseconds, Offset, Pid
 
 PIECE_SECONDS: Final = 0.25

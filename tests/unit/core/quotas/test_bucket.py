@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.quotas.bucket import LONGEST_SECONDS, TokenBucket
+from fencepost.core.quotas import LONGEST_SECONDS, TokenBucket
 
 pytestmark = pytest.mark.unit
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.quotas.entities import CONNECTION_CREATION_RATE, entity_of, stored_entity
-from fencepost.core.quotas.table import QuotaTable
+from fencepost.core.quotas import CONNECTION_CREATION_RATE, QuotaTable, entity_of, stored_entity
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.core.security.distinguished_name import subject_of
+from fencepost.core.security.certificate_name import subject_of
 from fencepost.errors import Malformed
 from tests.support.certificates import make
 

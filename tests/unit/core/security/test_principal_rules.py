@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.security.principal_rules import PrincipalRules
+from fencepost.core.security.certificate_name import PrincipalRules
 from fencepost.errors import ConfigError
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,7 @@ from fencepost.core.producers.dedup import Duplicate, StaleEpoch
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
-from fencepost.log.compaction.rewriting import delete_horizon
+from fencepost.log.compaction.survivors import delete_horizon
 from fencepost.log.config import LogConfig
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Epoch, Offset, Pid
