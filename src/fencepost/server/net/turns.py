@@ -146,6 +146,14 @@ async def merged(lists: Iterable[tuple[K, Iterable[tuple[T, R]]]]) -> dict[K, di
     return found
 
 
+async def answered(
+    asked: Mapping[K, Mapping[T, R]], answer: Callable[[K, T, R], Awaitable[A]]
+) -> AsyncIterator[tuple[K, list[A]]]:
+    """Yield each key of `merged` entries with the answers to its entries."""
+    async for key, entries in paced(asked.items()):
+        yield key, [await answer(key, name, entry) async for name, entry in paced(entries.items())]
+
+
 def in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A | Awaitable[A]:
     """Return `finish([make(item) for item in items])`: directly for a few items, otherwise as a coroutine with
     pauses."""
