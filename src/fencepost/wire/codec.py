@@ -33,7 +33,7 @@ _hidden = "hypothesis" not in sys.modules
 if _hidden:
     sys.modules["hypothesis"] = None  # type: ignore[assignment]  # the documented way to make an import fail
 try:
-    from kio.schema.errors import ErrorCode as ErrorCode
+    from kio.schema.errors import ErrorCode as ErrorCode  # noqa: PLC0414 - `own` imports it from here
 finally:
     if _hidden:
         del sys.modules["hypothesis"]
