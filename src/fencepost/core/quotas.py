@@ -260,7 +260,7 @@ class QuotaTable:
         return own if own is not None else self.get(((IP, _DEFAULT),)).get(key)
 
 
-LONGEST_SECONDS: Final = 3600.0
+MAX_OVERDRAWN_SECONDS: Final = 3600.0
 """A bucket can be overdrawn by what its rate gives in this time, so that one huge request does not mute for days."""
 
 
@@ -299,4 +299,4 @@ class TokenBucket:
             self._at = now
 
     def _limit(self) -> None:
-        self._level = max(min(self._level, self._rate * self._burst), -self._rate * LONGEST_SECONDS)
+        self._level = max(min(self._level, self._rate * self._burst), -self._rate * MAX_OVERDRAWN_SECONDS)

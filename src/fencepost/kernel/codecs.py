@@ -74,13 +74,13 @@ def _refuse_bomb(name: str, max_bytes: int) -> NoReturn:
     raise CorruptBatch(f"{name}: the records are larger than the {max_bytes} bytes allowed")
 
 
-_FEW_BLOCKS: Final = 64
-_LEAST_PER_BLOCK: Final = 8 << 10
+_BLOCKS_ALWAYS_ALLOWED: Final = 64
+_MIN_BYTES_PER_BLOCK: Final = 8 << 10
 
 
 def most_blocks(max_bytes: int) -> int:
     """Return how many blocks data of up to `max_bytes` may have. Writers make blocks of 32 to 128 KiB."""
-    return _FEW_BLOCKS + max_bytes // _LEAST_PER_BLOCK
+    return _BLOCKS_ALWAYS_ALLOWED + max_bytes // _MIN_BYTES_PER_BLOCK
 
 
 def _refuse_blocks(name: str, max_bytes: int) -> NoReturn:

@@ -301,8 +301,8 @@ class PartitionLog:
         wanted = _Wanted(offset, max_bytes, upto, block, largest)
         return self.with_segments(lambda segments: self._read(segments, wanted))
 
-    def synced(self, offset: Offset) -> None:
-        """Move the high watermark to `offset`: everything before it may be read."""
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """Note that everything before `offset` may be read."""
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def wants_snapshot(self) -> bool:

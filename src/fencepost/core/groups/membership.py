@@ -52,7 +52,7 @@ _OTHER_PROTOCOL: Final = frozenset(
     {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.UNSUPPORTED_VERSION}
 )
 """How a coordinator says that the group speaks another protocol than this member."""
-_LONGEST_PAUSE: Final = 1.0
+_MAX_PAUSE_SECONDS: Final = 1.0
 
 
 class Identity(NamedTuple):
@@ -258,7 +258,7 @@ class Membership:
 
     def _pause(self, now: float) -> None:
         self._failures += 1
-        self._not_before = now + min(_LONGEST_PAUSE, self._backoff * 2 ** min(self._failures - 1, 10))
+        self._not_before = now + min(_MAX_PAUSE_SECONDS, self._backoff * 2 ** min(self._failures - 1, 10))
 
     # --- refusals ---
 

@@ -41,18 +41,18 @@ from fencepost.wire.hot import (
 )
 
 _TOPIC_IDS: Final = 13
-_NARROW_BYTES: Final = 2 * 1024
+_MAX_NARROW_BYTES: Final = 2 * 1024
 """A request up to this size has a few dozen partitions: it is handled in one piece, and may always wait."""
 _NAP_SECONDS: Final = 0.5
 """Maximum wait of a wide request when too many wide requests wait already."""
-_ENCODED_ON_THE_LOOP: Final = 1000
+_MAX_PARTITIONS_ON_LOOP: Final = 1000
 """Answers with up to this number of partitions are encoded on the loop."""
 
 _Found: TypeAlias = dict[Key, FetchedPartition]
 
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
-    if len(request.message) - request.body_at > _NARROW_BYTES:
+    if len(request.message) - request.body_at > _MAX_NARROW_BYTES:
         return _handle_wide(broker, request)
     message = decode_fetch_request(request.version, request.message, request.body_at)
     begun = _begin(broker, request, message)
@@ -75,7 +75,7 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
         return _serve(broker, request, message, context, reading, full=full)
     if (reading.is_enough or message.max_wait_ms <= 0 or not context.rows) and len(
         reading.found
-    ) <= _ENCODED_ON_THE_LOOP:
+    ) <= _MAX_PARTITIONS_ON_LOOP:
         reading.tell()
         throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
         return _encode(request.version, context.id, reading.found, throttle_ms)
@@ -115,11 +115,11 @@ async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> A
     rows = len(context.rows)
     if context.id or message.max_wait_ms <= 0:
         return await _serve(broker, request, message, context, None, full=full)
-    if broker.fetch_sessions.lend(rows):
+    if broker.fetch_sessions.reserve(rows):
         try:
             return await _serve(broker, request, message, context, None, full=full)
         finally:
-            broker.fetch_sessions.give_back(rows)
+            broker.fetch_sessions.unreserve(rows)
     reading = Reading(broker, request, message, context, full=full)
     with broker.answers.holding() as held:
         await _read(broker, reading, held)
@@ -291,7 +291,7 @@ async def _answer(
         found = everything
     session_id = 0 if context.ended else context.id
     throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
-    if len(found) <= _ENCODED_ON_THE_LOOP:
+    if len(found) <= _MAX_PARTITIONS_ON_LOOP:
         return _encode(request.version, session_id, found, throttle_ms)
     return await broker.codecs.run(partial(_encode, request.version, session_id, found, throttle_ms))
 

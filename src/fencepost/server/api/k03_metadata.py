@@ -30,9 +30,9 @@ from fencepost.wire import messages
 from fencepost.wire.apis import NEVER
 
 _UNKNOWN_OPERATIONS: Final = -(2**31)
-_MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
+_MAX_CACHED_BYTES: Final = 16 * 1024 * 1024
 _FIRST_VERSION_BY_ID: Final = 12
-_FEW: Final = 500
+_MAX_PARTITIONS_ON_LOOP: Final = 500
 """Answers with up to this number of partitions are encoded on the loop."""
 
 
@@ -47,10 +47,10 @@ class _AnswerCache:
 
     def keep(self, key: tuple[object, ...], encoded: bytes) -> None:
         size = len(encoded) + sum(sys.getsizeof(part) for part in key)
-        if self._size + size > _MOST_KEPT_BYTES:
+        if self._size + size > _MAX_CACHED_BYTES:
             self.answers.clear()
             self._size = 0
-        if size <= _MOST_KEPT_BYTES:
+        if size <= _MAX_CACHED_BYTES:
             self.answers[key] = encoded
             self._size += size
 
@@ -207,7 +207,7 @@ def _answer(
         [(t, t.partition_count) if t else None for t in topics],
         rights,
     )
-    if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _FEW:
+    if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _MAX_PARTITIONS_ON_LOOP:
         return _encode_in_thread(broker, cache, key, query)
     encoded = _encoded(broker, query)
     if not failures:

@@ -17,7 +17,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 
-_LONGEST: Final = 1024
+_MAX_NAME_CHARACTERS: Final = 1024
 """Maximum length of a name, principal or host in characters."""
 
 
@@ -64,8 +64,8 @@ def _read(row: Any) -> Acl:
         raise _invalid(f"the only resource of type CLUSTER is {CLUSTER_NAME!r}")
     if not row.resource_name:
         raise _invalid("the resource's name must not be empty")
-    if max(len(row.resource_name), len(row.principal), len(row.host)) > _LONGEST:
-        raise _invalid(f"a name, principal or host may have at most {_LONGEST} characters")
+    if max(len(row.resource_name), len(row.principal), len(row.host)) > _MAX_NAME_CHARACTERS:
+        raise _invalid(f"a name, principal or host may have at most {_MAX_NAME_CHARACTERS} characters")
     if not row.host:
         raise _invalid("the host must not be empty: use * for all hosts")
     try:

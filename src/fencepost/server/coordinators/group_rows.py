@@ -41,8 +41,8 @@ SCHEMA: Final = (
     ) WITHOUT ROWID""",
 )
 
-_FEW: Final = 500
-"""Rows that are made on the loop."""
+MAX_ROWS_ON_LOOP: Final = 500
+"""Offsets, or partitions of a transaction, whose rows are made on the loop; the store's thread makes more."""
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 
@@ -107,7 +107,7 @@ def _put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds 
 
 def put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Sequence[Statement]:
     make = partial(_put_offsets, group_id, offsets)
-    return make() if len(offsets) <= _FEW else Later(len(offsets), make)
+    return make() if len(offsets) <= MAX_ROWS_ON_LOOP else Later(len(offsets), make)
 
 
 def _put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> list[Statement]:

@@ -222,7 +222,7 @@ class Partition:
     def advance(self, offset: Offset) -> None:
         """Let readers see everything before `offset`."""
         if self.log is not None:
-            self.log.synced(offset)
+            self.log.advance_high_watermark(offset)
         # Sync rounds do not overlap, so this one covers everything that was appended before the last one ended.
         self.visible_bytes, self._soon_visible_bytes = self._soon_visible_bytes, self.appended_bytes
         self.wake()

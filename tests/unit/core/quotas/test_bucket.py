@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.quotas import LONGEST_SECONDS, TokenBucket
+from fencepost.core.quotas import MAX_OVERDRAWN_SECONDS, TokenBucket
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +46,7 @@ def test_a_lower_rate_takes_the_rest_of_the_burst_away() -> None:
 
 def test_no_request_mutes_for_days() -> None:
     bucket = TokenBucket(1.0, 1.0, 0.0)
-    assert bucket.spend(1e12, 0.0) == LONGEST_SECONDS
+    assert bucket.spend(1e12, 0.0) == MAX_OVERDRAWN_SECONDS
 
 
 def test_a_bucket_is_available_until_it_is_empty() -> None:
