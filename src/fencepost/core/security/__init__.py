@@ -5,7 +5,6 @@ certificate_name.py     a certificate's subject, as Kafka writes it, and the pri
 acls.py                 ACLs, and the decisions that follow from them
 access.py               the permissions that each API checks
 audit_events.py         the events of the audit log, and their lines
-floods.py               a limit on reports of refusals
 guessing.py             the pace of logins after failures
 credentials.py          what the server keeps instead of a password
 """

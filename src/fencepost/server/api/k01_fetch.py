@@ -19,7 +19,6 @@ from uuid import UUID
 
 from fencepost.core.fetch_sessions import INITIAL_EPOCH
 from fencepost.core.quotas import CONSUMER_BYTE_RATE
-from fencepost.core.topic_name import MAX_LENGTH
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
@@ -29,7 +28,7 @@ from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.answer_memory import HeldBytes
 from fencepost.server.net.router import Answer, Api, ApiRequest
 from fencepost.server.storage.fetching import FetchContext, Key, NotOpen, Reading, untouched
-from fencepost.types import Milliseconds
+from fencepost.types import MAX_TOPIC_NAME, Milliseconds
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -149,8 +148,8 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
     """Yield the requested partitions. Of one that is named twice, the last entry counts."""
     for topic in message.topics:
         name = topic.name if topic.name is not None else topic.topic_id
-        if isinstance(name, str) and len(name) > MAX_LENGTH:
-            raise Malformed(f"a topic's name must have at most {MAX_LENGTH} characters, not {len(name)}")
+        if isinstance(name, str) and len(name) > MAX_TOPIC_NAME:
+            raise Malformed(f"a topic's name must have at most {MAX_TOPIC_NAME} characters, not {len(name)}")
         for ask in topic.partitions:
             yield (name, ask.index), ask
 

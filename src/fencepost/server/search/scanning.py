@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time, thread_time
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from fencepost.core.producers.sequence import last_of
 from fencepost.core.search.matching import RecordTests
 from fencepost.core.search.pace import SearchPace
-from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import Record, decode_batch, unpack
 from fencepost.kernel.codecs import CODECS, NONE, unpacked

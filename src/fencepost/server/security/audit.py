@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from fencepost.clock import Clock
 from fencepost.core.own.ownership import OwnedResource
+from fencepost.core.repeats import Floods
 from fencepost.core.security.access import Need
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, AuditTarget, Event, line
-from fencepost.core.security.floods import Floods
 from fencepost.server.config.addresses import one_client
 from fencepost.server.process.line_thread import LineThread
 from fencepost.types import Milliseconds
