@@ -15,7 +15,7 @@ from fencepost.kernel.header import HEADER_SIZE, checksum, read_header
 from fencepost.log import snapshot as snapshots
 from fencepost.log.compaction import swap
 from fencepost.log.compaction.swap import CLEANED_NAME, Cleaned
-from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file
+from fencepost.log.files import CHECKSUM_SIZE, OsFiles, checksum_of, read_file
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name, offset_of_name, walk_batches
 from fencepost.log.snapshot import Snapshot
@@ -40,13 +40,13 @@ class CheckedLog(NamedTuple):
     bytes: int
 
 
-def check_log(files: Files, directory: str) -> CheckedLog:
+def check_log(files: OsFiles, directory: str) -> CheckedLog:
     """Check the log in this directory. Blocks."""
     return _Check(files, directory).run()
 
 
 class _Check:
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: OsFiles, directory: str) -> None:
         self._files = files
         self._directory = directory
         self._findings: list[Flaw] = []

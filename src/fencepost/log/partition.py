@@ -34,7 +34,7 @@ from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_tim
 from fencepost.log.compaction import job as compaction
 from fencepost.log.compaction.job import CompactionJob
 from fencepost.log.config import LogConfig, count_expired
-from fencepost.log.files import Files, make_directories, write_file
+from fencepost.log.files import OsFiles, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.reading import FoundBatches, Stretch, TimedOffset, first_at_or_after, highest, read_stretch
@@ -177,7 +177,7 @@ class PartitionLog:
         directory: Path,
         config: LogConfig,
         *,
-        files: Files,
+        files: OsFiles,
         handles: Handles,
         now_ms: Milliseconds,
         issued: dedup.IssuedPids = _NONE_ISSUED,

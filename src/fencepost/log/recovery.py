@@ -21,7 +21,7 @@ from fencepost.log import snapshot as snapshots
 from fencepost.log.compaction import swap
 from fencepost.log.compaction.swap import Cleaned
 from fencepost.log.config import LogConfig
-from fencepost.log.files import Files, write_all
+from fencepost.log.files import OsFiles, write_all
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.segment import (
@@ -95,7 +95,7 @@ class _Recovery:
         self._directory = directory
         self._config = config
         self._handles = handles
-        self._files: Files = handles.files
+        self._files: OsFiles = handles.files
         self._now_ms = now_ms
         self._found = Recovered()
         self._gaps_before = Offset(0)

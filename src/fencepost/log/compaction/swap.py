@@ -29,7 +29,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from fencepost.errors import StorageError
-from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
+from fencepost.log.files import CHECKSUM_SIZE, OsFiles, checksum_of, read_file, write_file_atomically
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from fencepost.types import Offset
 
@@ -52,7 +52,7 @@ class Cleaned(NamedTuple):
     gaps_upto: Offset = Offset(0)
 
     @classmethod
-    def read(cls, files: Files, directory: str) -> Cleaned:
+    def read(cls, files: OsFiles, directory: str) -> Cleaned:
         """Read the file. If it is damaged, assume that nothing is compacted and that gaps may be anywhere."""
         try:
             data = read_file(files, f"{directory}/{CLEANED_NAME}")
@@ -63,7 +63,7 @@ class Cleaned(NamedTuple):
             return cls(gaps_upto=Offset(2**63 - 1))
         return cls._make(_OFFSETS.unpack(offsets))
 
-    def write(self, files: Files, directory: str) -> None:
+    def write(self, files: OsFiles, directory: str) -> None:
         """Write the file durably."""
         write_file_atomically(files, directory, CLEANED_NAME, self.encode())
 
@@ -88,7 +88,7 @@ class Exchange(NamedTuple):
     """Base offsets, ascending."""
 
 
-def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
+def commit(files: OsFiles, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
     """Decide the exchanges: write the `swap` file durably."""
     parts = [token, _COUNT.pack(len(exchanges))]
     for exchange in exchanges:
@@ -100,7 +100,7 @@ def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Excha
 
 
 def complete(
-    files: Files,
+    files: OsFiles,
     directory: str,
     token: bytes,
     exchanges: Sequence[Exchange],
@@ -129,7 +129,7 @@ def complete(
     files.sync_directory(directory)
 
 
-def name_of_new(files: Files, directory: str, token: bytes, exchange: Exchange) -> str | None:
+def name_of_new(files: OsFiles, directory: str, token: bytes, exchange: Exchange) -> str | None:
     """Return the name of the new segment's file, which is its old or its new one, or None if no record was left. Raise
     StorageError if it does not exist."""
     if exchange.new is None:
@@ -141,7 +141,7 @@ def name_of_new(files: Files, directory: str, token: bytes, exchange: Exchange) 
     raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that does not exist")
 
 
-def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
+def recover(files: OsFiles, directory: str, names: Sequence[str]) -> bool:
     """After a crash, complete an exchange that was decided, or remove the files of one that was not. Return True if
     files changed. Raise StorageError if the `swap` file is damaged, because the valid segments are then unknown."""
     changed = False
@@ -156,7 +156,7 @@ def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
     return changed or bool(leftovers)
 
 
-def read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
+def read(files: OsFiles, directory: str) -> tuple[bytes, list[Exchange]]:
     """Return the token and the exchanges of the `swap` file; raise StorageError if it is damaged."""
     data = read_file(files, f"{directory}/{NAME}")
     body = data[CHECKSUM_SIZE:]

@@ -76,8 +76,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _Downgrade: TypeAlias = tuple[Group, list[Effect]]
 
-SCHEMA: Final = group_rows.SCHEMA
-
 _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
 

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SCHEMA: Final = transaction_rows.SCHEMA
-
 _PATROL_SECONDS: Final = 0.25
 _LATE_AT_ONCE: Final = 32
 """Transactions that are aborted or forgotten at a time because of their age."""

@@ -16,7 +16,7 @@ from fencepost.clock import Clock
 from fencepost.core.producers.dedup import Accept, BatchVerdict
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel.header import BatchHeader
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.coordinators.pids import PidAllocator
@@ -46,7 +46,7 @@ class Disk:
 
     def __init__(
         self,
-        files: Files,
+        files: OsFiles,
         handles: Handles,
         threads: Executor,
         clock: Clock,
