@@ -1,6 +1,7 @@
-"""The protocol's numbers, each with its own type, so that mypy keeps an offset from passing for a sequence."""
+"""The protocol's numbers, each with its own type, so that mypy keeps an offset from passing for a sequence; names."""
 
-from typing import NamedTuple, NewType, TypeAlias
+import re
+from typing import Final, NamedTuple, NewType, TypeAlias
 
 Pid = NewType("Pid", int)
 """Producer id, 64 bit, assigned by the server; −1 in a batch without one."""
@@ -50,6 +51,24 @@ def partition_named(name: str) -> TopicPartition | None:
     """Parse `TOPIC-PARTITION`; return None if `name` does not have this form."""
     topic, _, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if topic and number.isascii() and number.isdigit() else None
+
+
+MAX_TOPIC_NAME: Final = 249
+"""Characters of a topic's name."""
+_LEGAL_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def fault_of_topic_name(name: str) -> str | None:
+    """Return what is wrong with `name`, or None if a topic may have it. The rule is Kafka's."""
+    if not name:
+        return "a topic name must not be empty"
+    if name in (".", ".."):
+        return f"a topic cannot be called {name!r}"
+    if len(name) > MAX_TOPIC_NAME:
+        return f"a topic name has at most {MAX_TOPIC_NAME} characters, this one has {len(name)}"
+    if not _LEGAL_TOPIC_NAME.fullmatch(name):
+        return f"topic name {name!r} may only have ASCII letters, digits, '.', '_' and '-'"
+    return None
 
 
 class CommittedElse(str):

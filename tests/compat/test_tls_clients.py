@@ -18,7 +18,7 @@ from aiokafka.helpers import create_ssl_context
 from confluent_kafka.admin import AdminClient
 
 import fencepost
-from fencepost.core.security.distinguished_name import subject_of
+from fencepost.core.security.certificate_name import subject_of
 from tests.compat.java_tools import JAVA, TOPICS, running_tools
 from tests.support.certificates import Certificates, Pair, make
 from tests.support.kafka import java, running

@@ -168,7 +168,7 @@ def interrupted_compaction(folder: Path, *, renamed: bool = False) -> tuple[LogB
     for number in range(20):
         append(bed.log, make_batch(b"%d" % number + b"." * 100, key=b"key %d" % (number % 9)))
     bed.log.sync()
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     job = bed.log.compaction(NOW)
     assert job is not None
     job.write()

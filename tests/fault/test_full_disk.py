@@ -256,7 +256,7 @@ class TestRetention:
             append(bed.log, make_batch(b"v" * 50, pid=9, epoch=0, sequence=number))
             if number == 50:
                 bed.log.snapshot(NOW).write()
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         return bed
 
     def test_segments_go_before_the_snapshot_that_has_no_room(self, tmp_path: Path) -> None:

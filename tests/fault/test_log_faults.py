@@ -68,7 +68,7 @@ class TestTornTail:
             assert (entry.last_sequence if entry else -1) == whole - 1
             offset = append(torn.log, make_batch(b"next", pid=5, epoch=0, sequence=whole))
             assert offset == snapshot_end + whole
-            torn.log.synced(torn.log.end_offset)
+            torn.log.advance_high_watermark(torn.log.end_offset)
             assert read_all(torn.log)[-1] == Stored(offset, b"next")
             torn.log.abandon()
             shutil.rmtree(copy)
@@ -146,7 +146,7 @@ class TestSnapshotsThatCannotBeRead:
             written += bed.fill(20, start=turn * 20)
             bed.append(b"idempotent", pid=3, epoch=0, sequence=turn)
             written.append(Stored(bed.log.end_offset - 1, b"idempotent"))
-            bed.log.synced(bed.log.end_offset)
+            bed.log.advance_high_watermark(bed.log.end_offset)
             bed.log.snapshot(NOW).write()
         snapshots = sorted(bed.directory.glob("*.snapshot"))
         assert len(snapshots) == 2
@@ -243,7 +243,7 @@ class TestWritesThatFail:
         bed.files.heal()
         assert append(bed.log, bytearray(batch)) == 4
         assert bed.path(".log").stat().st_size == bed.log.size
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert read_all(bed.log)[-1] == Stored(4, b"x" * 60)
         bed.reopen()
         assert (bed.log.end_offset, bed.log.recovered.cut_bytes) == (5, 0)
@@ -272,7 +272,7 @@ class TestWritesThatFail:
             bed.append(b"y" * 300)
         bed.files.heal()
         bed.append(b"z")
-        bed.log.synced(Offset(2))
+        bed.log.advance_high_watermark(Offset(2))
         assert [record.value for record in read_all(bed.log)] == [b"x" * 800, b"z"]
         bed.reopen()
         assert [record.value for record in read_all(bed.log)] == [b"x" * 800, b"z"]
@@ -450,7 +450,7 @@ def script(bed: LogBed, acknowledged: list[Stored]) -> None:
         offset = append(bed.log, make_batch(value, pid=4, epoch=0, sequence=number))
         pending.append(Stored(offset, value))
         if number % 3 == 2:
-            bed.log.synced(bed.log.sync())
+            bed.log.advance_high_watermark(bed.log.sync())
             acknowledged += pending
             pending.clear()
         if number % 7 == 6:

@@ -34,7 +34,7 @@ def fill(bed: LogBed, batches: int) -> None:
         key = b"key %d" % (number % KEYS)
         value = None if number % 11 == 10 else b"value %d" % number
         append(bed.log, encode_batch([(key, value, NOW, ())], pid=PID, epoch=0, base_sequence=number))
-    bed.log.synced(bed.log.sync())
+    bed.log.advance_high_watermark(bed.log.sync())
 
 
 def records(log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -137,7 +137,7 @@ def test_compaction_stopped_anywhere_loses_no_key_and_brings_none_back(
         leftovers = [name for name in bed.names() if name.endswith((".cleaned", ".tmp")) or name == swap.NAME]
         assert leftovers == []
         check_that_the_producer_goes_on(log, batches)
-        log.synced(log.sync())
+        log.advance_high_watermark(log.sync())
         # What was interrupted is done again, to its end.
         while (job := log.compaction(NOW + 4 * DAY)) is not None:
             job.write()

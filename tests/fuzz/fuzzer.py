@@ -16,7 +16,7 @@ from typing import Any, Final
 from fencepost.errors import CorruptBatch, UnsupportedFormat
 from fencepost.kernel import _batch, batch_py, columns_py, intake_py, read_header, walk_py
 from fencepost.kernel.codecs import LZ4
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from fencepost.kernel.record import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from tests.fuzz.hostile import Hostile, malformed_batches
 
 MAX_BYTES: Final = 1 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.core.groups.kip848_messages import MOST_TOPIC_NAMES
-from fencepost.core.own.claim_request import MOST_RESOURCES
+from fencepost.core.own.claim_request import MAX_RESOURCES_PER_OWNER
 from fencepost.errors import ErrorCode
 from tests.support.attacks import Siege
 from tests.support.raw import RawClient
@@ -20,7 +20,7 @@ CONSUMER_GROUP_HEARTBEAT = 68
 OWN = 10_000
 DESCRIBE_OWNERS = 10_001
 LONG = 60_000
-NAMES = [f"r{number}" for number in range(MOST_RESOURCES)]
+NAMES = [f"r{number}" for number in range(MAX_RESOURCES_PER_OWNER)]
 
 
 def fields(names: list[str], **more: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_owners_of_many_names_are_described_in_pieces(siege: Siege) -> None:
         with siege.attack("DescribeOwners: 50,000 names"):
             for _ in range(siege.size(1, 10)):
                 answer = client.call(DESCRIBE_OWNERS, 1, group=None, resources=[f"r{n}" for n in range(50_000)])
-                assert len(answer.owners) == len(answer.newest) == MOST_RESOURCES
+                assert len(answer.owners) == len(answer.newest) == MAX_RESOURCES_PER_OWNER
 
 
 @pytest.mark.parametrize("count", [MOST_TOPIC_NAMES, 50_000])

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.groups.assignment import read_assignment
-from fencepost.core.groups.subscription import write_assignment
+from fencepost.core.groups.subscription import read_assignment, write_assignment
 from fencepost.errors import ErrorCode
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.core.producers.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from tests.integration.conftest import TestedServer
 from tests.support.batches import NOW, batch

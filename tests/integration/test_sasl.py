@@ -312,7 +312,7 @@ def test_failures_make_the_next_attempts_wait_on_whatever_connection(our_address
 
 def test_who_hangs_up_does_not_guess_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure the attempts come on connections of their own, and nobody waits for the answers."""
-    for name, seconds in (("FIRST_PAUSE", 3600.0), ("LONGEST_PAUSE", 3600.0), ("LONGEST_WAIT", 1e9)):
+    for name, seconds in (("FIRST_PAUSE", 3600.0), ("MAX_PAUSE_SECONDS", 3600.0), ("MAX_WAIT_SECONDS", 1e9)):
         monkeypatch.setattr(guessing, name, seconds)
     checked: list[str] = []
     run = PasswordCheck.run
@@ -332,7 +332,7 @@ def test_who_hangs_up_does_not_guess_faster(tmp_path: Path, monkeypatch: pytest.
                 client.send(36, 2, auth_bytes=f"\0alice\0{password}".encode())
                 log_in(server.address, "bob", "bob-secret").close()
                 assert not client.has_answer()
-        monkeypatch.setattr(guessing, "LONGEST_WAIT", 10.0)
+        monkeypatch.setattr(guessing, "MAX_WAIT_SECONDS", 10.0)
         with RawClient(server.address) as client:
             answer = plain(client, "alice", "alice-secret")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
@@ -472,7 +472,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = tmp_path_factory.mktemp("besieged") / "data"
     add_users(data, SECRETS)
     with pytest.MonkeyPatch.context() as patch, fencepost.Server(data, listeners=login_listener(*MECHANISMS)) as server:
-        patch.setattr(guessing, "LONGEST_PAUSE", 0.0)
+        patch.setattr(guessing, "MAX_PAUSE_SECONDS", 0.0)
         patch.setattr(guessing, "ADDRESS_PAUSE", 0.0)
         yield server.address
 

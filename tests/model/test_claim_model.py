@@ -24,8 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.core.own.claim_request import Refused
-from fencepost.core.own.kafka_line import Records, is_next
-from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingClaimRecord, write_ids
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, Records, WaitingClaimRecord, is_next, write_ids
 from fencepost.core.own.kafka_steps import (
     ClaimOutcome,
     ClaimStep,

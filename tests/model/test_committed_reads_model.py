@@ -99,7 +99,7 @@ class CommittedReadsAgainstAList(RuleBasedStateMachine):
             return
         marker = encode_marker(MarkerType.COMMIT if commit else MarkerType.ABORT, pid, 0, self.now)
         self.bed.log.append(memoryview(marker), check_batch(marker), self.now)
-        self.bed.log.synced(self.bed.log.sync())
+        self.bed.log.advance_high_watermark(self.bed.log.sync())
         transaction.fate = COMMITTED if commit else ABORTED
 
     def _rows(self, key: int, count: int) -> list[tuple[bytes, bytes, int, tuple[()]]]:
@@ -111,7 +111,7 @@ class CommittedReadsAgainstAList(RuleBasedStateMachine):
     ) -> None:
         offset = append(self.bed.log, batch, now_ms=self.now)
         self.entries += [Entry(offset + n, key, value, transaction) for n, (key, value, _, _) in enumerate(rows)]
-        self.bed.log.synced(self.bed.log.sync())
+        self.bed.log.advance_high_watermark(self.bed.log.sync())
 
     # --- cleaning ---------------------------------------------------------------------------------------------------
 

@@ -74,7 +74,7 @@ class CompactedLogAgainstDictionary(RuleBasedStateMachine):
         assert append(self.bed.log, batch, now_ms=self.now) == self.end
         self.entries += [Entry(self.end + n, key, value, transaction) for n, (key, value) in enumerate(pairs)]
         self.end += len(pairs)
-        self.bed.log.synced(self.bed.log.sync())
+        self.bed.log.advance_high_watermark(self.bed.log.sync())
 
     @rule(pairs=rows, codec=st.integers(0, 4))
     def write(self, pairs: list[tuple[bytes, bytes | None]], codec: int) -> None:
@@ -108,7 +108,7 @@ class CompactedLogAgainstDictionary(RuleBasedStateMachine):
     def end_the_transaction(self, commit: bool) -> None:
         marker = encode_marker(MarkerType.COMMIT if commit else MarkerType.ABORT, 2, 0, self.now)
         self.bed.log.append(memoryview(marker), check_batch(marker), self.now)
-        self.bed.log.synced(self.bed.log.sync())
+        self.bed.log.advance_high_watermark(self.bed.log.sync())
         self.end += 1
         assert self.transaction is not None
         if not commit:

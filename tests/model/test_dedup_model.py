@@ -31,7 +31,7 @@ from fencepost.core.producers.dedup import (
     SequencedBatch,
     StaleEpoch,
 )
-from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.core.producers.sequence import MAX_SEQUENCE
 from fencepost.log.snapshot import Snapshot, decode, encode
 from fencepost.types import Epoch, Offset, Pid, Sequence
 from tests.support.examples import examples

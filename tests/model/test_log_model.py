@@ -108,7 +108,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def sync(self) -> None:
         covered = self.bed.log.sync()
         assert covered == self.bed.log.end_offset
-        self.bed.log.synced(covered)
+        self.bed.log.advance_high_watermark(covered)
         self.synced = len(self.batches)
 
     @rule()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.quotas.entities import (
+from fencepost.core.quotas import (
     CLIENT_ID,
     CLIENT_KEYS,
     IP,
@@ -14,10 +14,10 @@ from fencepost.core.quotas.entities import (
     Component,
     Entity,
     Match,
+    QuotaTable,
     entity_of,
     read_filter,
 )
-from fencepost.core.quotas.table import QuotaTable
 
 pytestmark = pytest.mark.model
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 from fencepost.server.api import APIS
 from fencepost.server.broker import Broker
 from fencepost.server.config.settings import ServerConfig
@@ -25,7 +25,7 @@ class BrokerBed:
     """The broker with a hand-wound clock, restarted at will, and connections without sockets."""
 
     def __init__(
-        self, data: Path, *, sync: Literal["os", "always"] = "os", files: Files | None = None, **settings: Any
+        self, data: Path, *, sync: Literal["os", "always"] = "os", files: OsFiles | None = None, **settings: Any
     ) -> None:
         self.clock = HandWoundClock()
         self._config = ServerConfig(data=data, sync=sync, **settings)

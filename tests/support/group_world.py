@@ -21,10 +21,8 @@ from fencepost.core.groups.classic import Group
 from fencepost.core.groups.classic_member import (
     ClassicBeat,
     ClassicJoin,
-    ClassicJoined,
     ClassicLeave,
     ClassicSync,
-    ClassicSynced,
     CountPartitions,
 )
 from fencepost.core.groups.classic_messages import (
@@ -35,10 +33,9 @@ from fencepost.core.groups.classic_messages import (
     JoinResult,
     Leave,
     Sync,
-    SyncResult,
 )
 from fencepost.core.groups.consumer_member import ConsumerAnswer, ConsumerBeat
-from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
+from fencepost.core.groups.holding import Assigned, MemberSettings, ToRevoke, WereLost
 from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import (
     ConsumerGroupSettings,
@@ -47,7 +44,6 @@ from fencepost.core.groups.kip848_messages import (
     HeartbeatResult,
     TopicInfo,
 )
-from fencepost.core.groups.member_settings import MemberSettings
 from fencepost.core.groups.membership import Ask, GroupProtocol, Identity, Membership
 from fencepost.core.groups.migration import downgrade, heartbeat_of, upgrade
 from fencepost.errors import ErrorCode, TooSlow
@@ -450,13 +446,10 @@ class World:
                     ask.protocols,
                     ask.instance_id,
                 )
-                self._park(lambda handle: self.join(join, handle), lambda told: answer(_joined(told)))
+                self._park(lambda handle: self.join(join, handle), answer)
             case ClassicSync():
                 sync = Sync(ask.member_id, ask.generation, ask.instance_id, "consumer", ask.protocol, ask.assignments)
-                self._park(
-                    lambda handle: self.sync(sync, handle),
-                    lambda told: answer(ClassicSynced(told.error, told.assignment)),
-                )
+                self._park(lambda handle: self.sync(sync, handle), answer)
             case ClassicBeat():
                 answer(self.classic_beat(ask))
             case ClassicLeave():
@@ -614,14 +607,6 @@ def _check(group: ConsumerGroup, who: Identity, partitions: list[PartitionId]) -
     stale = group.stale_commits(who.member_id, who.epoch, partitions)
     code = group.check_commit(who.member_id, who.epoch)
     return ErrorCode.STALE_MEMBER_EPOCH if stale and code is ErrorCode.NONE else code
-
-
-def _joined(told: JoinResult | SyncResult) -> ClassicJoined:
-    assert isinstance(told, JoinResult)
-    members = tuple((each.member_id, each.metadata) for each in told.members)
-    return ClassicJoined(
-        told.error, told.member_id, told.generation, told.protocol, told.leader, members, told.skip_assignment
-    )
 
 
 class RollingWorld(World):

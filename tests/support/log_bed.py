@@ -134,7 +134,7 @@ class LogBed:
             offset = self.append(*values)
             written += [Stored(offset + place, value) for place, value in enumerate(values)]
             number += size
-        self.log.synced(self.log.end_offset)
+        self.log.advance_high_watermark(self.log.end_offset)
         return written
 
     def names(self) -> list[str]:

@@ -73,7 +73,7 @@ def open_gate(folder: Path) -> Iterator[Gate]:
     add_users(gate.data, SECRETS)
     with pytest.MonkeyPatch.context() as patch:
         # Delays would only make strangers slower: tests of logins are about them.
-        patch.setattr(guessing, "LONGEST_PAUSE", 0.0)
+        patch.setattr(guessing, "MAX_PAUSE_SECONDS", 0.0)
         patch.setattr(guessing, "ADDRESS_PAUSE", 0.0)
         with fencepost.Server(
             gate.data,

@@ -19,9 +19,9 @@ from fencepost.client.processor import Processor, ProcessorKeywords
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.producer import ProducerKeywords
 from fencepost.client.reader import Reader, ReaderKeywords
-from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
 from fencepost.server.config.settings import ServerConfig, ServerKeywords
+from fencepost.types import fault_of_topic_name
 
 pytestmark = pytest.mark.unit
 
@@ -266,7 +266,7 @@ def test_settings_show_addresses_as_users_write_them() -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.b_c-1", "x" * 249])
 def test_a_legal_topic_name_has_no_fault(name: str) -> None:
-    assert fault_of(name) is None
+    assert fault_of_topic_name(name) is None
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_a_legal_topic_name_has_no_fault(name: str) -> None:
     ],
 )
 def test_a_fault_of_a_topic_name_is_said(name: str, fault: str) -> None:
-    said = fault_of(name)
+    said = fault_of_topic_name(name)
     assert said is not None
     assert fault in said
 

@@ -24,7 +24,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final, NamedTuple, TextIO
 
-from fencepost.core.sequence import MAX_SEQUENCE, advance
+from fencepost.core.producers.sequence import MAX_SEQUENCE, advance
 from fencepost.errors import ErrorCode
 from fencepost.types import Sequence
 from tests.support.batches import batch

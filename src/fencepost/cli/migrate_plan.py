@@ -14,7 +14,7 @@ from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
 from fencepost.core.migration import OffsetTransfer, transfer
-from fencepost.core.quotas.entities import describe_entity, entity_of
+from fencepost.core.quotas import describe_entity, entity_of
 from fencepost.core.rows import GroupOffset, GroupSummary
 from fencepost.core.security.acls import Acl, ResourceType, narrowed
 from fencepost.errors import ErrorCode, FencepostError, ServerError

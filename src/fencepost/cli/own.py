@@ -98,11 +98,11 @@ def own(
         raise click.UsageError("--no-wait excludes --generation and --wait")
     from fencepost.cli.supervised import Supervised
     from fencepost.client.own.hold import hold
-    from fencepost.core.own.claim_request import LONGEST_WAIT, Refused, check_claim
+    from fencepost.core.own.claim_request import MAX_WAIT_SECONDS, Refused, check_claim
 
-    patience = 0.0 if no_wait else LONGEST_WAIT if wait is None else min(wait, LONGEST_WAIT)
+    patience = 0.0 if no_wait else MAX_WAIT_SECONDS if wait is None else min(wait, MAX_WAIT_SECONDS)
     at_once = None if generations else _AT_ONCE
-    session = min(session, LONGEST_WAIT)
+    session = min(session, MAX_WAIT_SECONDS)
     claimed = _with_generations(resources, generations)
     try:
         check_claim(group, claimed, wait=at_once, after=after, session=session)

@@ -25,8 +25,8 @@ from fencepost.cli.own_option import (
     woken_when_lost,
 )
 from fencepost.cli.progress import progress
-from fencepost.core.topic_name import fault_of
 from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
+from fencepost.types import fault_of_topic_name
 
 if TYPE_CHECKING:
     from fencepost.client.produce.ticket import Ticket
@@ -183,7 +183,7 @@ def produce(
 
     if key_separator == "":
         raise click.UsageError("--key-separator must not be empty; omit it to send lines without keys")
-    if (fault := fault_of(topic)) is not None:
+    if (fault := fault_of_topic_name(topic)) is not None:
         raise FencepostError(f"{fault}; nothing is stored")
     common = [_header(text) for text in headers]
     settings, options = target.producer_settings()

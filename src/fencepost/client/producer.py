@@ -261,8 +261,9 @@ class Producer(OnePerProcess):
         """Return a transaction: the records sent in its `with` block become visible together, or not at all if the
         block raises. The first one fences the previous holder of the producer's name.
 
-        >>> with producer.transaction(): ...     producer.send("orders", b"value") ...
-        producer.send_offsets("readers", {TopicPartition("input", 0): 42})
+        >>> with producer.transaction():
+        ...     producer.send("orders", b"value")
+        ...     producer.send_offsets("readers", {TopicPartition("input", 0): 42})
         """
         if self._steps is None:
             raise ConfigError("a transaction needs a name: Producer(…, name='…')")

@@ -96,7 +96,7 @@ class FetchSessions(Generic[S]):
         """By id; the most recently used is last."""
         self._of_owner: dict[Hashable, set[int]] = {}
         self.rows = 0
-        """Partitions of all sessions, and those lent."""
+        """Partitions of all sessions, and of requests that wait without one."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -145,14 +145,14 @@ class FetchSessions(Generic[S]):
         self._kept[session.id] = kept._replace(rows=rows)
         return True
 
-    def lend(self, rows: int) -> bool:
+    def reserve(self, rows: int) -> bool:
         """Reserve room for the partitions of a request that waits without a session; return False if there is none."""
         if self.rows + rows > self._most_rows:
             return False
         self.rows += rows
         return True
 
-    def give_back(self, rows: int) -> None:
+    def unreserve(self, rows: int) -> None:
         self.rows -= rows
 
     def end(self, session_id: int) -> None:

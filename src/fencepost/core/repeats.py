@@ -1,13 +1,18 @@
-"""A limit on reports of things that keep happening: the first few per period are reported, the rest only counted.
+"""Limits on reports of things that keep happening, so that they bury nothing else. The caller passes the time.
 
-A server that cannot be reached fails several attempts a second; one log line per attempt would bury everything else.
-The caller passes the time.
+`Repeats` is for log lines: of each kind the first few in a period are reported, the rest is only counted. A server that
+cannot be reached fails several attempts a second.
+
+`Floods` is for the audit log: nobody can fill it, and nobody can hide in it. Of each culprit the first refusal in a
+period is reported, and of each of its next deeds the first. The rest is counted. A culprit is, for example, a principal
+and its address, and a deed the operation and its resource. Culprits choose their deeds, so only a few deeds of a
+culprit are told apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
@@ -42,3 +47,73 @@ class Repeats(Generic[K]):
             if unreported > 0:
                 ended.append((kind, unreported))
         return ended
+
+
+WhoT = TypeVar("WhoT", bound=Hashable)
+WhatT = TypeVar("WhatT", bound=Hashable)
+
+MOST_DEEDS: Final = 20
+"""Deeds of a culprit that are told apart in a period, unless the caller says otherwise."""
+MOST_CULPRITS: Final = 10_000
+"""Culprits that are told apart."""
+
+
+class Counted(NamedTuple, Generic[WhoT, WhatT]):
+    """Refusals that were not reported one by one."""
+
+    who: WhoT | None
+    """None: culprits beyond `MOST_CULPRITS`."""
+    what: WhatT | None
+    """None: deeds beyond those that are told apart."""
+    times: int
+
+
+class _Culprit(Generic[WhatT]):
+    __slots__ = ("began", "deeds", "others")
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.deeds: dict[WhatT, int] = {}
+        self.others = 0
+
+
+class Floods(Generic[WhoT, WhatT]):
+    def __init__(self, seconds: float, most_deeds: int = MOST_DEEDS) -> None:
+        self._seconds = seconds
+        """Length of a period; a culprit's period begins with its first refusal."""
+        self._most_deeds = most_deeds
+        self._culprits: dict[WhoT, _Culprit[WhatT]] = {}
+        self._beyond = 0
+
+    def add(self, who: WhoT, what: WhatT, now: float) -> tuple[bool, bool]:
+        """Count a refusal. Return whether to report it, and whether it is the culprit's first."""
+        culprit = self._culprits.get(who)
+        first = culprit is None
+        if culprit is None:
+            if len(self._culprits) >= MOST_CULPRITS:
+                self._beyond += 1
+                return False, False
+            culprit = self._culprits[who] = _Culprit(now)
+        deeds = culprit.deeds
+        if what in deeds:
+            deeds[what] += 1
+            return False, False
+        if len(deeds) >= self._most_deeds:
+            culprit.others += 1
+            return False, False
+        deeds[what] = 0
+        return True, first
+
+    def end_periods(self, now: float, *, all_of_them: bool = False) -> list[Counted[WhoT, WhatT]]:
+        """End the periods that are over; return what was counted in them."""
+        over = [who for who, each in self._culprits.items() if all_of_them or now - each.began >= self._seconds]
+        found: list[Counted[WhoT, WhatT]] = []
+        for who in over:
+            culprit = self._culprits.pop(who)
+            found += [Counted(who, what, count) for what, count in culprit.deeds.items() if count]
+            if culprit.others:
+                found.append(Counted(who, None, culprit.others))
+        if self._beyond and (over or all_of_them):
+            found.append(Counted(None, None, self._beyond))
+            self._beyond = 0
+        return found

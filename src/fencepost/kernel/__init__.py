@@ -20,15 +20,13 @@ import warnings
 from typing import TYPE_CHECKING, Literal
 
 from fencepost.kernel import batch_py, columns_py, intake_py, walk_py
-from fencepost.kernel.codecs import CODECS, compress, decompress
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
-from fencepost.kernel.control import Marker, MarkerType, encode_marker, read_marker
+from fencepost.kernel.codecs import CODECS, compress
+from fencepost.kernel.control import MarkerType, encode_marker, read_marker
 from fencepost.kernel.header import (
     HEADER_SIZE,
     BatchHeader,
     Buffer,
     check_batch,
-    checksum,
     peek_size,
     read_header,
     split_batches,
@@ -36,7 +34,14 @@ from fencepost.kernel.header import (
     stamp_offset,
     stamp_producer,
 )
-from fencepost.kernel.record import MAX_DECOMPRESSED, Headers, Payload, Record, Row, Scan, Sifted
+from fencepost.kernel.record import (
+    MAX_DECOMPRESSED,
+    Headers,
+    Payload,
+    Record,
+    Row,
+    Scan,
+)
 
 IMPLEMENTATION: Literal["cython", "python"]
 
@@ -91,32 +96,24 @@ __all__ = [
     "BatchHeader",
     "Budget",
     "Buffer",
-    "BytesColumn",
     "ColumnDecoder",
     "ColumnSource",
     "Gate",
-    "HeaderColumn",
     "Headers",
     "Intake",
     "KeyOffsets",
     "Lane",
-    "Marker",
     "MarkerType",
-    "NumberColumn",
     "Payload",
     "Place",
     "Record",
-    "RecordColumns",
     "Row",
     "Scan",
-    "Sifted",
     "Slot",
     "check_batch",
-    "checksum",
     "compress",
     "decode_batch",
     "decode_rows",
-    "decompress",
     "encode_batch",
     "encode_marker",
     "find_time",

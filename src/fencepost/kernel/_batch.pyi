@@ -3,9 +3,8 @@ from typing import Any, TypeVar
 
 from _typeshed import ReadableBuffer
 
-from fencepost.kernel.columns import RecordColumns
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.kernel.record import Headers, Payload, Record, Row, Scan, Sifted
+from fencepost.kernel.record import Headers, Payload, Record, RecordColumns, Row, Scan, Sifted
 
 _Row = TypeVar("_Row", bound=tuple[Any, ...])
 

@@ -27,9 +27,9 @@ from os import urandom as os_urandom
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel.codecs import compress, decompress, most_blocks
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from fencepost.kernel.record import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.header import check_batch
-from fencepost.kernel.payload import open_batch, open_packed, unpacked
+from fencepost.kernel.codecs import open_batch, open_packed, unpacked
 from fencepost.kernel.record import MAX_DECOMPRESSED as _MAX_DECOMPRESSED
 from fencepost.kernel.record import Record as _Record
 from fencepost.kernel.record import Scan as _Scan

@@ -1,4 +1,4 @@
-# Part of _batch.pyx: records as columns. `columns_py.py` is the twin in plain Python; `columns.py` has the layout.
+# Part of _batch.pyx: records as columns. `columns_py.py` is the twin in plain Python; `record.py` has the layout.
 
 # --- columns to encode from ---
 #
@@ -64,7 +64,7 @@ cdef class Lent:
 
 
 cdef class ColumnSource:
-    """The columns to encode from; see `columns.py`."""
+    """The columns to encode from; see `record.py`."""
 
     cdef readonly Py_ssize_t rows
     cdef BytesIn key

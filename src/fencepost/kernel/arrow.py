@@ -18,9 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost import kernel
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 from fencepost.kernel.header import Buffer
-from fencepost.kernel.record import MAX_DECOMPRESSED
+from fencepost.kernel.record import MAX_DECOMPRESSED, BytesColumn, HeaderColumn, NumberColumn, RecordColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,15 +103,15 @@ def to_arrow(columns: RecordColumns, *, topic: str | None = None, partition: int
 
 # Topic and partition are constant for all batches of a partition, so their columns are slices of cached longer ones.
 
-_FEWEST_ROWS: Final = 1 << 10
-_MOST_ROWS: Final = 1 << 18
+_MIN_CACHED_ROWS: Final = 1 << 10
+_MAX_CACHED_ROWS: Final = 1 << 18
 """Longer columns are not cached."""
 
 
 def _same(what: str | int, rows: int) -> pa.Array:
-    if rows > _MOST_ROWS:
+    if rows > _MAX_CACHED_ROWS:
         return _repeated(what, rows)
-    return _kept(what, max(_FEWEST_ROWS, 1 << max(rows - 1, 0).bit_length())).slice(0, rows)
+    return _kept(what, max(_MIN_CACHED_ROWS, 1 << max(rows - 1, 0).bit_length())).slice(0, rows)
 
 
 @lru_cache(maxsize=16)

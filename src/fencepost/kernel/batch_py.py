@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.errors import CorruptBatch
-from fencepost.kernel.codecs import compress, decompress
+from fencepost.kernel.codecs import compress, decompress, open_batch
 from fencepost.kernel.header import (
     CONTROL,
     HEADER_SIZE,
@@ -30,7 +30,6 @@ from fencepost.kernel.header import (
     Buffer,
     write_header,
 )
-from fencepost.kernel.payload import open_batch
 from fencepost.kernel.record import MAX_BATCH_SIZE, MAX_DECOMPRESSED, Headers, Payload, Record, Row
 from fencepost.types import Epoch, Offset, Pid, Sequence
 

@@ -1,4 +1,4 @@
-"""Compression of a batch's records, in the formats that Kafka's clients write and read.
+"""Compression of a batch's records, in the formats that Kafka's clients write and read; opening a batch.
 
     gzip    one or more gzip members
     snappy  written in the xerial framing (Java's), read in it and raw (librdkafka's)
@@ -10,7 +10,8 @@ output buffer has the smaller of that and the caller's limit, and the decoder st
 is a zip bomb or damaged, and raises `CorruptBatch`. So does data in very many blocks, frames or members: each costs
 time, even if it becomes nothing, so the caller's limit bounds their number too (`most_blocks`).
 
-The libraries release the GIL while they work.
+The libraries release the GIL while they work. `open_batch` goes from a batch's bytes to its uncompressed records, for
+both implementations of the kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from typing import Final, NamedTuple, NoReturn
 import cramjam
 
 from fencepost.errors import CorruptBatch, UnsupportedFormat
-from fencepost.kernel.header import Buffer
+from fencepost.kernel.header import HEADER_SIZE, BatchHeader, Buffer, check_batch, read_header
+from fencepost.kernel.record import MIN_RECORD_SIZE
 
 NONE: Final = 0
 GZIP: Final = 1
@@ -72,13 +74,13 @@ def _refuse_bomb(name: str, max_bytes: int) -> NoReturn:
     raise CorruptBatch(f"{name}: the records are larger than the {max_bytes} bytes allowed")
 
 
-_FEW_BLOCKS: Final = 64
-_LEAST_PER_BLOCK: Final = 8 << 10
+_BLOCKS_ALWAYS_ALLOWED: Final = 64
+_MIN_BYTES_PER_BLOCK: Final = 8 << 10
 
 
 def most_blocks(max_bytes: int) -> int:
     """Return how many blocks data of up to `max_bytes` may have. Writers make blocks of 32 to 128 KiB."""
-    return _FEW_BLOCKS + max_bytes // _LEAST_PER_BLOCK
+    return _BLOCKS_ALWAYS_ALLOWED + max_bytes // _MIN_BYTES_PER_BLOCK
 
 
 def _refuse_blocks(name: str, max_bytes: int) -> NoReturn:
@@ -388,3 +390,40 @@ _DECOMPRESSORS: Final[dict[int, Callable[[memoryview, int], Buffer]]] = {
     LZ4: _unlz4,
     ZSTD: _unzstd,
 }
+
+
+_MAX_OFFSET = 2**63 - 1
+
+
+def open_batch(
+    buffer: Buffer, at: int, check: bool, max_bytes: int, unpack: Callable[[int, Buffer, int], Buffer] = decompress
+) -> tuple[BatchHeader, Buffer]:
+    """Return the header of the batch at `at` and its records, decompressed by `unpack`. Verify all that needs no
+    decoded record: size, checksum (if `check`), offsets, and that the records can fit into the bytes.
+    """
+    header, payload = open_packed(buffer, at, check)
+    return header, unpacked(header, payload, max_bytes, unpack)
+
+
+def open_packed(buffer: Buffer, at: int, check: bool) -> tuple[BatchHeader, memoryview]:
+    """Return the header and the records as they are, after the same checks of the header."""
+    header = check_batch(buffer, at) if check else read_header(buffer, at)
+    if header.size > len(buffer) - at:
+        raise CorruptBatch(f"batch of {header.size} bytes is truncated after {len(buffer) - at}")
+    if header.count < 0 or header.last_offset_delta < header.count - 1:
+        raise CorruptBatch(f"{header.count} records cannot have {header.last_offset_delta + 1} offsets")
+    if header.base_offset > _MAX_OFFSET - max(header.last_offset_delta, 0):
+        raise CorruptBatch("the offsets do not fit into 64 bits")
+    return header, memoryview(buffer)[at + HEADER_SIZE : at + header.size]
+
+
+def unpacked(
+    header: BatchHeader, payload: Buffer, max_bytes: int, unpack: Callable[[int, Buffer, int], Buffer] = decompress
+) -> Buffer:
+    """Return the decompressed records, if they can fit into the bytes."""
+    # A batch that compaction has emptied is only a header, whatever its codec.
+    if header.codec != NONE and len(payload):
+        payload = unpack(header.codec, payload, max_bytes)
+    if header.count > len(payload) // MIN_RECORD_SIZE:
+        raise CorruptBatch(f"{header.count} records cannot fit into {len(payload)} bytes")
+    return payload

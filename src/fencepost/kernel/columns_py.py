@@ -1,4 +1,4 @@
-"""Records as columns in plain Python: the readable twin of `_columns.pxi`; see `columns.py`."""
+"""Records as columns in plain Python: the readable twin of `_columns.pxi`; see `record.py`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from fencepost.kernel.batch_py import (
     partition_for_key,
     varint,
 )
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
+from fencepost.kernel.codecs import open_packed, unpacked
 from fencepost.kernel.header import Buffer
-from fencepost.kernel.payload import open_packed, unpacked
-from fencepost.kernel.record import MAX_DECOMPRESSED, Record
+from fencepost.kernel.record import MAX_DECOMPRESSED, BytesColumn, HeaderColumn, NumberColumn, Record, RecordColumns
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -98,7 +97,7 @@ class _HeaderSource:
 
 
 class ColumnSource:
-    """The columns to encode from; see `columns.py`."""
+    """The columns to encode from; see `record.py`."""
 
     def __init__(self, columns: RecordColumns) -> None:
         self.rows = columns.rows

@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.core.producers.dedup import SequencedBatch
-from fencepost.core.sequence import last_of
+from fencepost.core.producers.sequence import last_of
 from fencepost.errors import CorruptBatch, UnsupportedFormat
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
 

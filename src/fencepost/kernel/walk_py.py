@@ -9,8 +9,8 @@ from os import urandom
 from typing import Final
 
 from fencepost.kernel.batch_py import MIN_INT64, Cursor, decode_records, varint
+from fencepost.kernel.codecs import open_batch
 from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.kernel.payload import open_batch
 from fencepost.kernel.record import MAX_DECOMPRESSED, Record, Scan, Sifted
 from fencepost.types import NO_TIMESTAMP
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel.header import HEADER_SIZE, checksum, read_header
 from fencepost.log import snapshot as snapshots
-from fencepost.log.compaction import cleaned, swap
-from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file
+from fencepost.log.compaction import swap
+from fencepost.log.compaction.swap import CLEANED_NAME, Cleaned
+from fencepost.log.files import CHECKSUM_SIZE, OsFiles, checksum_of, read_file
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name, offset_of_name, walk_batches
 from fencepost.log.snapshot import Snapshot
@@ -39,13 +40,13 @@ class CheckedLog(NamedTuple):
     bytes: int
 
 
-def check_log(files: Files, directory: str) -> CheckedLog:
+def check_log(files: OsFiles, directory: str) -> CheckedLog:
     """Check the log in this directory. Blocks."""
     return _Check(files, directory).run()
 
 
 class _Check:
-    def __init__(self, files: Files, directory: str) -> None:
+    def __init__(self, files: OsFiles, directory: str) -> None:
         self._files = files
         self._directory = directory
         self._findings: list[Flaw] = []
@@ -95,12 +96,12 @@ class _Check:
         return self._exchanged.get(base) or file_name(base, LOG_SUFFIX)
 
     def _check_cleaned(self, names: list[str]) -> None:
-        if cleaned.NAME not in names:
+        if CLEANED_NAME not in names:
             return
-        data = read_file(self._files, f"{self._directory}/{cleaned.NAME}")
+        data = read_file(self._files, f"{self._directory}/{CLEANED_NAME}")
         if data[-CHECKSUM_SIZE:] != checksum_of(data[:-CHECKSUM_SIZE]):
-            self._note(FlawKind.DAMAGE, cleaned.NAME, "its checksum is wrong; the server will compact the log again")
-        self._gaps_before = cleaned.read(self._files, self._directory).gaps_upto
+            self._note(FlawKind.DAMAGE, CLEANED_NAME, "its checksum is wrong; the server will compact the log again")
+        self._gaps_before = Cleaned.read(self._files, self._directory).gaps_upto
 
     def _check_snapshots(self, names: list[str]) -> Snapshot | None:
         newest: Snapshot | None = None

@@ -1,6 +1,6 @@
 """The file operations that the log uses.
 
-The log accesses the disk only through one `Files` object, so that a test can make a write short, the disk full or an
+The log accesses the disk only through one `OsFiles` object, so that a test can make a write short, the disk full or an
 fsync fail, and can drop what was not synced (`tests/support/failing_files.py`). Paths are plain strings and handles
 plain descriptors, because every batch passes through these calls.
 """
@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -35,53 +35,8 @@ class Room(NamedTuple):
     total: int
 
 
-class Files(Protocol):
-    """The log's interface to a file system. Every method may raise OSError; `write` may write less than asked."""
-
-    def open(self, path: str, *, create: bool) -> int:
-        """Return a descriptor for reading and writing; create a missing file only if `create`."""
-
-    def close(self, fd: int) -> None: ...
-
-    def write(self, fd: int, data: Buffer, position: int) -> int:
-        """Write at `position`, and return the number of bytes written."""
-
-    def read(self, fd: int, size: int, position: int) -> Buffer:
-        """Return `size` bytes from `position`, or fewer at the end of the file."""
-
-    def read_nowait(self, fd: int, size: int, position: int) -> Buffer:
-        """Return the bytes that are in the page cache; raise WouldBlock if there are none, or it cannot be known."""
-
-    def sync(self, fd: int) -> None:
-        """Write the file's bytes and size to disk."""
-
-    def truncate(self, fd: int, size: int) -> None: ...
-
-    def size(self, path: str) -> int: ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def listdir(self, path: str) -> list[str]: ...
-
-    def mkdir(self, path: str) -> None: ...
-
-    def rename(self, old: str, new: str) -> None:
-        """Rename the file atomically, replacing a file of the new name."""
-
-    def remove(self, path: str) -> None: ...
-
-    def sync_directory(self, path: str) -> None:
-        """Write the names in this directory to disk."""
-
-    def room(self, path: str) -> Room:
-        """Return the free bytes for this user, and the size of the file system."""
-
-    def allocate(self, path: str, size: int) -> None:
-        """Create a file that occupies `size` bytes of the disk."""
-
-
 class OsFiles:
-    """The real file system.
+    """The log's file system. Every method may raise OSError; `write` may write less than asked.
 
     With `durable=False` syncs do nothing, for servers with temporary data.
     """
@@ -92,15 +47,18 @@ class OsFiles:
         self._nowait_flag = _NOWAIT_FLAG
 
     def open(self, path: str, *, create: bool) -> int:
+        """Return a descriptor for reading and writing; create a missing file only if `create`."""
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def write(self, fd: int, data: Buffer, position: int) -> int:
+        """Write at `position`, and return the number of bytes written."""
         return os.pwrite(fd, data, position)
 
     def read(self, fd: int, size: int, position: int) -> Buffer:
+        """Return `size` bytes from `position`, or fewer at the end of the file."""
         data = os.pread(fd, size, position)
         if len(data) in (size, 0):
             return data
@@ -113,6 +71,7 @@ class OsFiles:
         return b"".join(parts)
 
     def read_nowait(self, fd: int, size: int, position: int) -> Buffer:
+        """Return the bytes that are in the page cache; raise WouldBlock if there are none, or it cannot be known."""
         if self._nowait_flag is None:
             raise WouldBlock
         buffer = memoryview(room(size))
@@ -128,6 +87,7 @@ class OsFiles:
         return buffer[:count]
 
     def sync(self, fd: int) -> None:
+        """Write the file's bytes and size to disk."""
         self._sync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -146,12 +106,14 @@ class OsFiles:
         os.mkdir(path, 0o700)
 
     def rename(self, old: str, new: str) -> None:
+        """Rename the file atomically, replacing a file of the new name."""
         os.replace(old, new)
 
     def remove(self, path: str) -> None:
         os.remove(path)
 
     def sync_directory(self, path: str) -> None:
+        """Write the names in this directory to disk."""
         if not self._durable:
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -161,10 +123,12 @@ class OsFiles:
             os.close(fd)
 
     def room(self, path: str) -> Room:
+        """Return the free bytes for this user, and the size of the file system."""
         usage = shutil.disk_usage(path)
         return Room(usage.free, usage.total)
 
     def allocate(self, path: str, size: int) -> None:
+        """Create a file that occupies `size` bytes of the disk."""
         fd = self.open(path, create=True)
         try:
             if hasattr(os, "posix_fallocate"):
@@ -192,7 +156,7 @@ def _platform_sync() -> Callable[[int], None]:
 _full_sync = _platform_sync()
 
 
-def write_all(files: Files, fd: int, data: Buffer, position: int) -> None:
+def write_all(files: OsFiles, fd: int, data: Buffer, position: int) -> None:
     """Write all of `data`, in as many writes as necessary."""
     view = memoryview(data)
     while view:
@@ -208,7 +172,7 @@ def checksum_of(content: Buffer) -> bytes:
     return int(crc32c(content)).to_bytes(CHECKSUM_SIZE, "big")
 
 
-def read_file(files: Files, path: str) -> bytes:
+def read_file(files: OsFiles, path: str) -> bytes:
     fd = files.open(path, create=False)
     try:
         return bytes(files.read(fd, files.size(path), 0))
@@ -216,7 +180,7 @@ def read_file(files: Files, path: str) -> bytes:
         files.close(fd)
 
 
-def write_file(files: Files, path: str, data: Buffer) -> None:
+def write_file(files: OsFiles, path: str, data: Buffer) -> None:
     """Replace the content of the file and sync it. Not atomic: for files whose content is verified when read."""
     fd = files.open(path, create=True)
     try:
@@ -227,7 +191,7 @@ def write_file(files: Files, path: str, data: Buffer) -> None:
         files.close(fd)
 
 
-def write_file_atomically(files: Files, directory: str, name: str, data: Buffer) -> None:
+def write_file_atomically(files: OsFiles, directory: str, name: str, data: Buffer) -> None:
     """Replace the content of the file durably. After a power failure it has the old content or the new one."""
     temporary = f"{directory}/{name}.tmp"
     try:
@@ -240,7 +204,7 @@ def write_file_atomically(files: Files, directory: str, name: str, data: Buffer)
     files.sync_directory(directory)
 
 
-def make_directories(files: Files, path: str, unsynced: list[str]) -> None:
+def make_directories(files: OsFiles, path: str, unsynced: list[str]) -> None:
     """Create `path` and its missing parents. Add the directories to sync to `unsynced`, before they are created: two
     threads may do this at the same time, and whoever finds a directory must also find it there."""
     missing = []

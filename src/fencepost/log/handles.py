@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 
 if TYPE_CHECKING:
     from fencepost.log.segment import Segment
@@ -77,7 +77,7 @@ class FileHandle:
 class Handles:
     """The open files of all logs of a server, least recently used first. Any thread may use it."""
 
-    def __init__(self, files: Files, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, files: OsFiles, limit: int = DEFAULT_LIMIT) -> None:
         if limit < 1:
             raise ValueError(f"limit must be at least 1, not {limit}")
         self.files = files

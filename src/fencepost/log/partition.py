@@ -31,11 +31,10 @@ from fencepost.core.producers import dedup
 from fencepost.errors import ErrorCode, FencepostError, StorageError
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import LENGTH_PREFIX, BatchHeader, stamp_append_time, stamp_offset
-from fencepost.log import retention
 from fencepost.log.compaction import job as compaction
 from fencepost.log.compaction.job import CompactionJob
-from fencepost.log.config import LogConfig
-from fencepost.log.files import Files, make_directories, write_file
+from fencepost.log.config import LogConfig, count_expired
+from fencepost.log.files import OsFiles, make_directories, write_file
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.reading import FoundBatches, Stretch, TimedOffset, first_at_or_after, highest, read_stretch
@@ -178,7 +177,7 @@ class PartitionLog:
         directory: Path,
         config: LogConfig,
         *,
-        files: Files,
+        files: OsFiles,
         handles: Handles,
         now_ms: Milliseconds,
         issued: dedup.IssuedPids = _NONE_ISSUED,
@@ -302,8 +301,8 @@ class PartitionLog:
         wanted = _Wanted(offset, max_bytes, upto, block, largest)
         return self.with_segments(lambda segments: self._read(segments, wanted))
 
-    def synced(self, offset: Offset) -> None:
-        """Move the high watermark to `offset`: everything before it may be read."""
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """Note that everything before `offset` may be read."""
         self.high_watermark = max(self.high_watermark, min(offset, self.end_offset))
 
     def wants_snapshot(self) -> bool:
@@ -345,7 +344,7 @@ class PartitionLog:
         if self._compacting is not None or self.failed is not None:
             return 0
         segments = self._segments
-        count = retention.count_expired(
+        count = count_expired(
             segments,
             self.config,
             start_offset=self.start_offset,

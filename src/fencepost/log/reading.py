@@ -1,24 +1,32 @@
-"""Finding batches in a segment by offset, and records by timestamp.
+"""Finding batches in a segment by offset, and records by timestamp; counting committed records.
 
 A read is one pread if possible. It inspects only two places: the beginning, to find the batch that contains the offset,
 and the end, to stop at the end of a batch. The index leads close to both. The bytes in between go to the socket as they
 are.
+
+Offsets are not records: a transaction's marker takes an offset, compaction leaves gaps, and readers of committed
+records skip those of aborted transactions. So `count_committed` reads the headers of the batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from fencepost.core.producers.aborted import AbortedTransactions
 from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
-from fencepost.kernel import find_time
+from fencepost.kernel import decode_batch, find_time
 from fencepost.kernel.header import HEADER_SIZE, LENGTH_PREFIX, BatchHeader, read_header
 from fencepost.log.files import WouldBlock
 from fencepost.log.handles import Handles
 from fencepost.log.index import IndexEntry, SegmentIndex
 from fencepost.log.segment import Placed, Segment, walk_headers
 from fencepost.types import NO_TIMESTAMP, Milliseconds, Offset
+
+if TYPE_CHECKING:
+    from fencepost.log.partition import PartitionLog
+
 
 # base_offset, batch_length, (leader epoch, magic, crc, attributes), last_offset_delta
 _EXTENT: Final = Struct(">qi11xi")
@@ -273,3 +281,61 @@ def _first_record(
         data = handles.files.read(fd, placed.header.size, placed.position)
     found = find_time(data, timestamp=timestamp, start=start)
     return None if found is None else TimedOffset(Offset(found[0]), found[1])
+
+
+class CountedRecords(NamedTuple):
+    records: int
+    """Those from the first offset to before `reached`."""
+    reached: Offset
+    batches: int
+    """Headers that were read."""
+
+
+def count_committed(log: PartitionLog, start: Offset, upto: Offset, most_batches: int) -> CountedRecords:
+    """Count the committed records from `start` to before `upto`, which must not be behind the last stable offset. Stop
+    after `most_batches`. Blocks; any thread may call it."""
+    return log.with_segments(lambda segments: _count(log, segments, start, upto, most_batches))
+
+
+def _count(
+    log: PartitionLog, segments: Sequence[Segment], start: Offset, upto: Offset, most_batches: int
+) -> CountedRecords:
+    handles, aborted, interval = log.handles, log.producers.aborted, log.config.index_interval_bytes
+    records = batches = 0
+    reached = start
+    for number, segment in enumerate(segments):
+        if segment.base_offset >= upto:
+            break
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
+            continue
+        for placed in headers_from(handles, segment, reached, interval):
+            header = placed.header
+            if header.base_offset >= upto:
+                break
+            if batches == most_batches:
+                return CountedRecords(records, reached, batches)
+            batches += 1
+            if not header.is_control and not is_aborted(header, aborted):
+                records += _within(handles, segment, placed, start, upto)
+            reached = min(header.next_offset, upto)
+    return CountedRecords(records, upto, batches)
+
+
+def is_aborted(header: BatchHeader, aborted: AbortedTransactions) -> bool:
+    """Tell if a batch of records belongs to an aborted transaction."""
+    return header.is_transactional and any(
+        each.pid == header.pid and each.first_offset <= header.base_offset < each.marker_offset
+        for each in aborted.between(header.base_offset, header.next_offset)
+    )
+
+
+def _within(handles: Handles, segment: Segment, placed: Placed, start: Offset, upto: Offset) -> int:
+    """Return the number of the batch's records with offsets from `start` to before `upto`."""
+    header = placed.header
+    if start <= header.base_offset and header.next_offset <= upto:
+        return header.count
+    if header.count == header.last_offset_delta + 1:
+        return min(header.next_offset, upto) - max(header.base_offset, start)
+    with handles.using(segment.handle) as fd:  # compaction has removed some of its records
+        data = handles.files.read(fd, header.size, placed.position)
+    return sum(start <= record.offset < upto for record in decode_batch(data))

@@ -18,9 +18,10 @@ from fencepost.core.producers.dedup import FADES_AFTER, IssuedPids, ProducerTabl
 from fencepost.kernel.control import is_abort
 from fencepost.kernel.header import BatchHeader, Buffer
 from fencepost.log import snapshot as snapshots
-from fencepost.log.compaction import cleaned, swap
+from fencepost.log.compaction import swap
+from fencepost.log.compaction.swap import Cleaned
 from fencepost.log.config import LogConfig
-from fencepost.log.files import Files, write_all
+from fencepost.log.files import OsFiles, write_all
 from fencepost.log.handles import Handles
 from fencepost.log.index import MAX_RELATIVE_OFFSET, SegmentIndex
 from fencepost.log.segment import (
@@ -94,7 +95,7 @@ class _Recovery:
         self._directory = directory
         self._config = config
         self._handles = handles
-        self._files: Files = handles.files
+        self._files: OsFiles = handles.files
         self._now_ms = now_ms
         self._found = Recovered()
         self._gaps_before = Offset(0)
@@ -105,7 +106,7 @@ class _Recovery:
         changed = swap.recover(self._files, self._directory, names)
         if changed:
             names = self._files.listdir(self._directory)
-        self._found.cleaned_offset, self._gaps_before = cleaned.read(self._files, self._directory)
+        self._found.cleaned_offset, self._gaps_before = Cleaned.read(self._files, self._directory)
         bases = sorted(base for name in names if (base := offset_of_name(name, LOG_SUFFIX)) is not None)
         sizes = {base: self._files.size(self._path(base, LOG_SUFFIX)) for base in bases}
         changed |= self._remove_leftovers(names)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from fencepost.errors import CorruptBatch, UnsupportedFormat
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, Buffer, checksum, read_header
-from fencepost.log.files import Files, read_file
+from fencepost.log.files import OsFiles, read_file
 from fencepost.log.handles import FileHandle, Handles
 from fencepost.log.index import IndexMark, SegmentIndex
 from fencepost.types import NO_TIMESTAMP, Milliseconds, Offset
@@ -123,7 +123,7 @@ class Segment:
         rebuilt.seal()
         return index
 
-    def _read_index(self, files: Files) -> SegmentIndex | None:
+    def _read_index(self, files: OsFiles) -> SegmentIndex | None:
         if self.index_mark is None:
             return None
         try:
@@ -141,7 +141,7 @@ class Placed(NamedTuple):
     header: BatchHeader
 
 
-def walk_headers(files: Files, fd: int, position: int, end: int) -> Iterator[Placed]:
+def walk_headers(files: OsFiles, fd: int, position: int, end: int) -> Iterator[Placed]:
     """Yield the headers of the batches between two positions; stop at the first bad one. For bytes known to be good.
 
     It reads little if batches are large: a chunk of headers at a time, skipping the records in between.
@@ -149,14 +149,14 @@ def walk_headers(files: Files, fd: int, position: int, end: int) -> Iterator[Pla
     return (placed for placed, _, _ in _walk(files, fd, position, end, _HEADER_CHUNK, whole=False))
 
 
-def walk_batches(files: Files, fd: int, position: int, end: int) -> Iterator[tuple[Placed, Buffer, int]]:
+def walk_batches(files: OsFiles, fd: int, position: int, end: int) -> Iterator[tuple[Placed, Buffer, int]]:
     """Yield the whole batches between two positions as (header, buffer, position in the buffer), after verifying their
     checksums; stop before the first bad byte."""
     return _walk(files, fd, position, end, _CHECK_CHUNK, whole=True)
 
 
 def _walk(
-    files: Files, fd: int, position: int, end: int, chunk_size: int, *, whole: bool
+    files: OsFiles, fd: int, position: int, end: int, chunk_size: int, *, whole: bool
 ) -> Iterator[tuple[Placed, Buffer, int]]:
     size = chunk_size
     while position + HEADER_SIZE <= end:

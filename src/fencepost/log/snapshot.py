@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 
 from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.core.producers.dedup import ProducerEntry, RememberedBatch
-from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
+from fencepost.log.files import CHECKSUM_SIZE, OsFiles, checksum_of, read_file, write_file_atomically
 from fencepost.log.index import IndexMark
 from fencepost.log.segment import file_name, offset_of_name
 from fencepost.types import Epoch, Milliseconds, Offset, Pid, Sequence
@@ -202,14 +202,14 @@ def _decode_body(data: bytes, at: int) -> tuple[Snapshot, int]:
     return snapshot, at
 
 
-def write(files: Files, directory: str, snapshot: Snapshot) -> None:
+def write(files: OsFiles, directory: str, snapshot: Snapshot) -> None:
     """Write the snapshot durably, and remove all but the newest two."""
     write_file_atomically(files, directory, file_name(snapshot.end_offset, SUFFIX), encode(snapshot))
     for offset in snapshot_offsets(files.listdir(directory))[KEPT:]:
         files.remove(f"{directory}/{file_name(offset, SUFFIX)}")
 
 
-def remove_older(files: Files, directory: str, offset: Offset) -> None:
+def remove_older(files: OsFiles, directory: str, offset: Offset) -> None:
     """Remove the snapshots from before `offset`, durably."""
     for older in snapshot_offsets(files.listdir(directory)):
         if older < offset:
@@ -223,7 +223,7 @@ def snapshot_offsets(names: list[str]) -> list[Offset]:
     return sorted((offset for offset in offsets if offset is not None), reverse=True)
 
 
-def read(files: Files, directory: str, offset: Offset) -> Snapshot | None:
+def read(files: OsFiles, directory: str, offset: Offset) -> Snapshot | None:
     """Return the snapshot taken at this end offset, or log a warning and return None if it cannot be read."""
     path = f"{directory}/{file_name(offset, SUFFIX)}"
     try:

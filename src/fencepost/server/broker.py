@@ -18,11 +18,11 @@ from fencepost.core.fetch_sessions import FetchSessions
 from fencepost.core.micro_batch.zombies import FencedWrites
 from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, ServerError, StorageError
-from fencepost.log.files import Files, OsFiles
+from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.server.backup.control import Control
 from fencepost.server.config.settings import ServerConfig
-from fencepost.server.coordinators import group_rows, owners, transactions
+from fencepost.server.coordinators import group_rows, owners, transaction_rows, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.coordinators.pids import PidAllocator
 from fencepost.server.counters import Counters
@@ -83,7 +83,7 @@ def audit_places(broker: Broker, config: ServerConfig) -> list[AuditPlace]:
 class Broker:
     """Everything that outlives a request. Only the loop uses it, also to call `start` and `close`."""
 
-    def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: Files | None = None) -> None:
+    def __init__(self, config: ServerConfig, *, clock: Clock | None = None, files: OsFiles | None = None) -> None:
         tokens = make_tokens(config)
         self.config = config
         self.clock = clock or SystemClock()
@@ -106,7 +106,7 @@ class Broker:
                 (
                     *group_rows.SCHEMA,
                     *owners.SCHEMA,
-                    *transactions.SCHEMA,
+                    *transaction_rows.SCHEMA,
                     *users.SCHEMA,
                     *authorizer.SCHEMA,
                     *quotas.SCHEMA,

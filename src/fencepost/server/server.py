@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack, 
 from fencepost._version import __version__
 from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 from fencepost.server.broker import Broker
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.config.settings import ServerConfig, ServerKeywords, Sync, check_names
@@ -80,7 +80,7 @@ async def _serve(
     stop: asyncio.Event,
     *,
     clock: Clock | None = None,
-    files: Files | None = None,
+    files: OsFiles | None = None,
     on_broker: Callable[[Broker], None] | None = None,
     reloader: Reloader | None = None,
     may_go_without_http: bool = False,
@@ -203,7 +203,7 @@ class Server:
         sync: Sync = "os",
         process: bool = False,
         clock: Clock | None = None,
-        files: Files | None = None,
+        files: OsFiles | None = None,
         **settings: Unpack[ServerKeywords],
     ) -> None:
         check_names(settings)

@@ -3,9 +3,9 @@
 - `apis`: the APIs: key, Kafka's name, versions, the first flexible version
 - `primitives`: varints, strings, byte strings and tagged fields, shared by the modules below
 - `frame`: length prefixes, request and response headers
-- `codec_fields`, `codec_reading`, `codec_writing`: readers and writers, built from the fields of kio's message classes
-  (`kio_types`: the first import of kio)
+- `codec`: readers and writers, built from the fields of kio's message classes
 - `messages`: any message by (key, version); classes are loaded on first use
 - `hot`: Produce and Fetch packed by hand, without copying the records
+- `one_batch`: Produce with one batch for one partition: what does not change is encoded once
 - `own`: the messages that are fencepost's own
 """

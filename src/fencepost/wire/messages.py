@@ -21,8 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.errors import Malformed
 from fencepost.wire.apis import API_NAMES, APIS, Key, is_flexible, versions
-from fencepost.wire.codec_reading import NO_LIMIT, Reader, reader
-from fencepost.wire.codec_writing import Writer, WrongField, ms, writer
+from fencepost.wire.codec import NO_LIMIT, Reader, Writer, WrongField, ms, reader, writer
 from fencepost.wire.primitives import INT16, NOT_READABLE, Buffer
 
 __all__ = [

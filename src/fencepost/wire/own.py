@@ -28,7 +28,7 @@ Arrays are compact, every struct ends in tagged fields; request header v2, respo
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from fencepost.wire.kio_types import ErrorCode
+from fencepost.wire.codec import ErrorCode
 
 UNSET_TOKEN: Final = -1
 """No token. As `after_token`: any newest token will do."""

@@ -239,25 +239,14 @@ def check_count(so_far: int, more: int) -> int:
     return total
 
 
-def named(name: str | None) -> str:
-    if name is None:
-        raise Malformed("a topic's name must not be null")
-    return name
-
-
-def read_flexible_topic(view: memoryview, at: int, with_id: bool) -> tuple[str | None, UUID | None, int]:
+def read_topic(view: memoryview, at: int, flexible: bool, with_id: bool) -> tuple[str | None, UUID | None, int]:
     if with_id:
         topic_id, at = read_uuid(view, at)
         return None, topic_id, at
-    name, at = read_compact_string(view, at)
-    return named(name), None, at
-
-
-def read_topic(view: memoryview, at: int, flexible: bool, with_id: bool) -> tuple[str | None, UUID | None, int]:
-    if flexible:
-        return read_flexible_topic(view, at, with_id)
-    name, at = read_string(view, at)
-    return named(name), None, at
+    name, at = read_compact_string(view, at) if flexible else read_string(view, at)
+    if name is None:
+        raise Malformed("a topic's name must not be null")
+    return name, None, at
 
 
 def topic(name: str | None, topic_id: UUID | None, flexible: bool, with_id: bool) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fencepost.cli import main
-from fencepost.core.security.distinguished_name import subject_of
+from fencepost.core.security.certificate_name import subject_of
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ import pytest
 from fencepost.client.admin.results import NewTopic, OffsetAt, OffsetChange
 from fencepost.client.admin_client import EARLIEST, LATEST
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.groups.subscription import read_assignment
 from fencepost.core.rows import GroupOffset
 from fencepost.errors import ErrorCode, ServerError, TimedOut, TlsRefused, Unreachable
 from fencepost.types import TopicPartition

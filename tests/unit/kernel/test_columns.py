@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel import CODECS, MarkerType, encode_marker, read_header, stamp_append_time
-from fencepost.kernel.columns import BytesColumn, HeaderColumn, NumberColumn, RecordColumns
-from fencepost.kernel.record import Row
+from fencepost.kernel.record import BytesColumn, HeaderColumn, NumberColumn, RecordColumns, Row
 from tests.fuzz.fuzzer import plain
 from tests.unit.kernel.implementations import COMPILED, NOW, TWIN, Kernel, as_bytes, as_headers, batches_of_rows
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 def cells(column: BytesColumn) -> list[bytes | None]:
-    """A column, read by the description in `columns.py`."""
+    """A column, read by the description in `record.py`."""
     offsets = memoryview(column.offsets).cast("B").cast("q" if column.wide else "i")
     data = bytes(column.data)
     validity = None if column.validity is None else bytes(column.validity)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from fencepost.errors import CorruptBatch
 from fencepost.kernel import CODECS, check_batch, read_header, stamp_append_time
-from fencepost.kernel.columns import NumberColumn, RecordColumns
-from fencepost.kernel.record import Row
+from fencepost.kernel.record import NumberColumn, RecordColumns, Row
 from tests.fuzz.fuzzer import plain
 from tests.unit.kernel.implementations import COMPILED, NOW, TWIN, Kernel, as_bytes
 from tests.unit.kernel.test_columns import bytes_column

@@ -36,7 +36,7 @@ class TestAppending:
         bed.log.append(memoryview(batch), check_batch(batch), NOW, leader_epoch=5)
         header = check_batch(batch)
         assert (header.base_offset, header.leader_epoch) == (2, 5)
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         (part,) = bed.log.read(Offset(2), 1000, upto=Offset(3), block=True)
         assert part == batch
 
@@ -90,7 +90,7 @@ class TestRolling:
         bed.append(b"large" * 1000)
         bed.append(b"small")
         assert [segment.base_offset for segment in bed.log.segments] == [0, 1, 2]
-        bed.log.synced(Offset(3))
+        bed.log.advance_high_watermark(Offset(3))
         assert len(read_all(bed.log)) == 3
 
     def test_a_segment_older_than_allowed_is_sealed_by_the_next_append(self, bed: LogBed) -> None:
@@ -119,10 +119,10 @@ class TestSyncing:
         assert bed.log.dirty
         covered = bed.log.sync()
         assert (covered, bed.log.dirty, bed.log.high_watermark) == (2, False, 0)
-        bed.log.synced(covered)
-        bed.log.synced(Offset(1))
+        bed.log.advance_high_watermark(covered)
+        bed.log.advance_high_watermark(Offset(1))
         assert bed.log.high_watermark == 2
-        bed.log.synced(Offset(99))
+        bed.log.advance_high_watermark(Offset(99))
         assert bed.log.high_watermark == 2
 
     def test_every_segment_written_since_is_synced_once(self, bed: LogBed) -> None:
@@ -255,7 +255,7 @@ class TestReopening:
             bed.append(b"%d" % sequence, pid=9, epoch=2, sequence=sequence)
             if snapshot_at == sequence + 1:
                 bed.log.snapshot(NOW).write()
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         before = (bed.log.end_offset, read_all(bed.log), bed.log.producers.get(Pid(9)))
         bed.reopen()
         assert (bed.log.end_offset, read_all(bed.log), bed.log.producers.get(Pid(9))) == before
@@ -285,7 +285,7 @@ class TestReopening:
         bed.append(b"a")
         append(bed.log, make_batch(b"b", pid=1, epoch=0, sequence=0, transactional=True))
         append(bed.log, make_batch(b"c", pid=2, epoch=0, sequence=0, transactional=True))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert (bed.log.last_stable_offset, bed.log.high_watermark) == (1, 3)
         bed.reopen()
         assert (bed.log.last_stable_offset, bed.log.high_watermark) == (1, 3)
@@ -297,7 +297,7 @@ class TestReopening:
         """DeleteRecords may move the start past the beginning of an open transaction."""
         append(bed.log, make_batch(b"open", pid=1, epoch=0, sequence=0, transactional=True))
         bed.append(b"plain", b"plain", b"plain")
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         bed.log.delete_records(Offset(2))
         assert (bed.log.start_offset, bed.log.last_stable_offset, bed.log.high_watermark) == (2, 2, 4)
         bed.log.snapshot(NOW).write()
@@ -322,7 +322,7 @@ def test_ten_thousand_partitions_live_with_a_hundred_open_files(tmp_path: Path) 
             append(logs[number], make_batch(b"%d" % turn))
     assert len(handles) == 100
     for number in range(0, 10_000, 40):
-        logs[number].synced(Offset(2))
+        logs[number].advance_high_watermark(Offset(2))
         assert [record.value for record in read_all(logs[number])] == [b"0", b"1"]
     assert len(handles) == 100
     handles.close()

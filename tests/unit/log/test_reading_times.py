@@ -28,7 +28,7 @@ def fill(bed: LogBed, chance: random.Random, batches: int = 60) -> list[tuple[in
         count = chance.randrange(1, 4)
         offset = append(bed.log, make_batch(*[b"x"] * count, timestamp=start))
         written += [(offset + place, start + place) for place in range(count)]
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     return written
 
 

@@ -73,7 +73,7 @@ def test_kafkas_dump_log_segments_reads_what_compaction_left(tmp_path: Path, kaf
     append(bed.log, encode_batch([(b"gone", None, NOW, ()), (b"a", b"last", NOW, ())]))
     bed.log.config = dataclasses.replace(config, segment_bytes=1)
     append(bed.log, encode_batch([(b"c", b"active", NOW, ())]))
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     job = bed.log.compaction(NOW)
     assert job is not None
     job.write()

@@ -7,7 +7,7 @@ import pytest
 from fencepost.wire import hot
 from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import framed, request_head, response_head
-from fencepost.wire.hot.one_batch import OLDEST_VERSION, OneBatch
+from fencepost.wire.one_batch import OLDEST_VERSION, OneBatch
 from fencepost.wire.primitives import INT32
 
 pytestmark = pytest.mark.unit

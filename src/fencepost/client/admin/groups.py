@@ -13,8 +13,8 @@ from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.admin.results import GroupDescription, OffsetAt, OffsetChange
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.metadata import BrokerNode
-from fencepost.core.groups.assignment import read_assignment
 from fencepost.core.groups.resets import LogRange, at_time, check_no_members, check_within, shifted
+from fencepost.core.groups.subscription import read_assignment
 from fencepost.core.rows import GroupMember, GroupOffset, GroupSummary
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import EARLIEST, LATEST, Offset, TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.admin.results import ClientQuotas
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.core.quotas.entities import Match, check_entity, check_value, describe_entity, entity_of
+from fencepost.core.quotas import Match, check_entity, check_value, describe_entity, entity_of
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.wire.apis import Key
 

@@ -11,9 +11,8 @@ from functools import wraps
 from operator import index
 from typing import Any, Final, ParamSpec, TypeVar
 
-from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, fault_of_topic_name
 
 LIKE_SECONDS: Final = (10**9, 10**10)
 """Timestamps from the first to before the second were meant in seconds: as seconds they are from 2001 to 2286, as
@@ -27,7 +26,7 @@ T = TypeVar("T")
 
 def check_topic(name: Any) -> None:
     check_text(name, "topic")
-    fault = fault_of(name)
+    fault = fault_of_topic_name(name)
     if fault is not None:
         raise ValueError(fault)
 

@@ -33,7 +33,7 @@ from fencepost.kernel import Buffer
 from fencepost.wire import messages
 from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import MAX_ANSWER, framed, read_response_head, request_head
-from fencepost.wire.hot.one_batch import OLDEST_VERSION, OneBatch
+from fencepost.wire.one_batch import OLDEST_VERSION, OneBatch
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
 """Called with the version and the body of the answer."""

@@ -1,7 +1,7 @@
 """Waiting in line on Apache Kafka, where no server grants claims: each claimant determines its own turn.
 
 A claimant follows the group's records, asks the group coordinators whether the claimants ahead are alive, and claims
-when `core/own/kafka_line.py` says that it is next. The claim is judged again by the records at that time, so a claim
+when `core/own/kafka_records.py` says that it is next. The claim is judged again by the records at that time, so a claim
 that comes too early does no harm.
 """
 
@@ -15,8 +15,7 @@ from typing import Final
 
 from fencepost.client.own.kafka_session import Liveness
 from fencepost.client.own.kafka_topic import Following, GroupOwners
-from fencepost.core.own.kafka_line import in_the_way, is_hopeless, is_next, may_expire
-from fencepost.core.own.kafka_records import Claimant
+from fencepost.core.own.kafka_records import Claimant, in_the_way, is_hopeless, is_next, may_expire
 from fencepost.core.own.kafka_steps import ClaimOutcome, claim_in_line, leave_line, line_up
 from fencepost.core.own.ownership import ClaimedResource
 from fencepost.core.producers.pid import Identity

@@ -27,8 +27,7 @@ from fencepost.client.transactions.compacted_topic import CompactedTopic
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.clock import SystemClock
-from fencepost.core.own.kafka_line import Records
-from fencepost.core.own.kafka_records import OwnerRecord, WaitingClaimRecord
+from fencepost.core.own.kafka_records import OwnerRecord, Records, WaitingClaimRecord
 from fencepost.core.own.kafka_steps import (
     ClaimStep,
     ClaimSteps,

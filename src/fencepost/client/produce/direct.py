@@ -47,7 +47,7 @@ from fencepost.core.producers.schedule import Action
 from fencepost.core.producers.window import LITTLE
 from fencepost.errors import FencepostError
 from fencepost.types import Offset
-from fencepost.wire.hot.one_batch import OneBatch
+from fencepost.wire.one_batch import OneBatch
 
 if TYPE_CHECKING:
     import asyncio

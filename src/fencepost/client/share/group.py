@@ -40,8 +40,7 @@ from fencepost.client.share.committing import OffsetCommit
 from fencepost.client.share.group_wire import MemberWire, TopicIds, consumer_session, count_partitions
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock
-from fencepost.core.groups.holding import Event, Named, ToRevoke
-from fencepost.core.groups.member_settings import MemberSettings
+from fencepost.core.groups.holding import Event, MemberSettings, Named, ToRevoke
 from fencepost.core.groups.membership import GroupProtocol, Identity, Membership
 from fencepost.errors import ErrorCode, FencepostError, PartitionsLost, ServerError, TimedOut, Unreachable
 from fencepost.types import TopicPartition

@@ -12,12 +12,11 @@ from fencepost.client.share.places import by_topic
 from fencepost.core.groups.classic_member import (
     ClassicBeat,
     ClassicJoin,
-    ClassicJoined,
     ClassicLeave,
     ClassicSync,
-    ClassicSynced,
     CountPartitions,
 )
+from fencepost.core.groups.classic_messages import JoinedMember, JoinResult, SyncResult
 from fencepost.core.groups.consumer_member import ConsumerAnswer, ConsumerBeat
 from fencepost.core.groups.holding import Named
 from fencepost.core.groups.membership import Ask, Told
@@ -163,7 +162,7 @@ class MemberWire:
             assignment is not None and len(assignment) < count,
         )
 
-    def _join(self, join: ClassicJoin) -> ClassicJoined:
+    def _join(self, join: ClassicJoin) -> JoinResult:
         fields = {
             "group_id": self._group,
             "session_timeout": round(join.session * 1000),
@@ -175,17 +174,17 @@ class MemberWire:
             "reason": _REASON,
         }
         answer = self._ask(Key.JOIN_GROUP, fields, longer=join.rebalance_timeout + _LONGER_THAN_THE_BARRIER)
-        return ClassicJoined(
+        return JoinResult(
             ErrorCode.of(answer.error_code),
             answer.member_id,
             answer.generation_id,
-            answer.protocol_name,
-            answer.leader,
-            tuple((member.member_id, bytes(member.metadata)) for member in answer.members),
-            getattr(answer, "skip_assignment", False),
+            protocol=answer.protocol_name,
+            leader=answer.leader,
+            members=tuple(JoinedMember(member.member_id, None, bytes(member.metadata)) for member in answer.members),
+            skip_assignment=getattr(answer, "skip_assignment", False),
         )
 
-    def _sync(self, sync: ClassicSync) -> ClassicSynced:
+    def _sync(self, sync: ClassicSync) -> SyncResult:
         assignments = [{"member_id": member, "assignment": data} for member, data in sync.assignments]
         fields = {
             **self._who(sync),
@@ -194,7 +193,7 @@ class MemberWire:
             "assignments": assignments,
         }
         answer = self._ask(Key.SYNC_GROUP, fields, longer=_LONGER_THAN_THE_BARRIER)
-        return ClassicSynced(ErrorCode.of(answer.error_code), bytes(answer.assignment))
+        return SyncResult(ErrorCode.of(answer.error_code), assignment=bytes(answer.assignment))
 
     def _leave(self, leave: ClassicLeave) -> ErrorCode:
         member = {"member_id": leave.member_id, "group_instance_id": leave.instance_id, "reason": _REASON}

@@ -42,12 +42,12 @@ from fencepost.core.groups.classic_messages import (
     JoinResult,
     Leave,
     Member,
+    Roster,
     Save,
     Sync,
     SyncResult,
-    topics_of_subscription,
 )
-from fencepost.core.groups.roster import Roster
+from fencepost.core.groups.subscription import topics_of_subscription
 from fencepost.errors import ErrorCode
 from fencepost.types import Milliseconds
 

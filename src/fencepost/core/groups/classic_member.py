@@ -16,15 +16,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from fencepost.core.groups.assignment import read_assignment
-from fencepost.core.groups.classic_messages import NO_GENERATION
-from fencepost.core.groups.holding import NONE, Holding, Named
-from fencepost.core.groups.member_settings import MemberSettings, removed
+from fencepost.core.groups.classic_messages import NO_GENERATION, JoinResult, SyncResult
+from fencepost.core.groups.holding import NONE, Holding, MemberSettings, Named, removed
 from fencepost.core.groups.subscription import (
     COOPERATIVE,
     EAGER,
     Subscription,
     divide,
+    read_assignment,
     read_subscription,
     write_assignment,
     write_subscription,
@@ -46,17 +45,6 @@ class ClassicJoin(NamedTuple):
     protocols: tuple[tuple[str, bytes], ...]
 
 
-class ClassicJoined(NamedTuple):
-    error: ErrorCode
-    member_id: str = ""
-    generation: int = NO_GENERATION
-    protocol: str | None = None
-    leader: str = ""
-    members: tuple[tuple[str, bytes], ...] = ()
-    """(id, subscription), for the leader only."""
-    skip_assignment: bool = False
-
-
 class CountPartitions(NamedTuple):
     """A question that any broker answers: how many partitions do these topics have?"""
 
@@ -71,11 +59,6 @@ class ClassicSync(NamedTuple):
     instance_id: str | None
     protocol: str
     assignments: tuple[tuple[str, bytes], ...] = ()
-
-
-class ClassicSynced(NamedTuple):
-    error: ErrorCode
-    assignment: bytes = b""
 
 
 class ClassicBeat(NamedTuple):
@@ -106,7 +89,7 @@ class ClassicMember:
         self._topics = settings.topics
         self._session = settings.session or CLASSIC_SESSION
         self._must_join = True
-        self._joined: ClassicJoined | None = None
+        self._joined: JoinResult | None = None
         """The answer to JoinGroup, until SyncGroup is answered."""
         self._counts: Mapping[str, int] | None = None
         """The leader's: partitions per topic, as of its last division."""
@@ -160,10 +143,10 @@ class ClassicMember:
             tuple((name, data) for name in names),
         )
 
-    def _sync(self, joined: ClassicJoined, now: float) -> ClassicSync | CountPartitions:
+    def _sync(self, joined: JoinResult, now: float) -> ClassicSync | CountPartitions:
         divided: tuple[tuple[str, bytes], ...] = ()
         if joined.leader == self.member_id and not joined.skip_assignment:
-            members = {member_id: _subscribed(data) for member_id, data in joined.members}
+            members = {member.member_id: _subscribed(member.metadata) for member in joined.members}
             topics = frozenset().union(*(each.topics for each in members.values()))
             if self._counts is None:
                 return CountPartitions(now, topics)
@@ -197,7 +180,7 @@ class ClassicMember:
     def counted(self, counts: Mapping[str, int]) -> None:
         self._counts = counts
 
-    def joined(self, join: ClassicJoin, answer: ClassicJoined) -> ErrorCode:
+    def joined(self, join: ClassicJoin, answer: JoinResult) -> ErrorCode:
         """Take over an answer. Return a code that this protocol has no way to go on with, or NONE."""
         if answer.error is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = answer.member_id
@@ -210,7 +193,7 @@ class ClassicMember:
         self._holding.renew(join.sent_at + self._session)
         return ErrorCode.NONE
 
-    def synced(self, sync: ClassicSync, answer: ClassicSynced) -> ErrorCode:
+    def synced(self, sync: ClassicSync, answer: SyncResult) -> ErrorCode:
         self._joined = None
         if answer.error is ErrorCode.REBALANCE_IN_PROGRESS:
             self._must_join = True

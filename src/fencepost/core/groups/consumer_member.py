@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fencepost.core.groups.holding import Holding, Named
+from fencepost.core.groups.holding import Holding, MemberSettings, Named, removed
 from fencepost.core.groups.kip848_messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH
-from fencepost.core.groups.member_settings import MemberSettings, removed
 from fencepost.errors import ErrorCode, PartitionsLost
 
 _REMOVED: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.STALE_MEMBER_EPOCH})

@@ -20,23 +20,21 @@ from fencepost.core.groups.classic_member import (
     ClassicAsk,
     ClassicBeat,
     ClassicJoin,
-    ClassicJoined,
     ClassicLeave,
     ClassicMember,
     ClassicSync,
-    ClassicSynced,
     CountPartitions,
 )
+from fencepost.core.groups.classic_messages import JoinResult, SyncResult
 from fencepost.core.groups.consumer_member import ConsumerAnswer, ConsumerBeat, ConsumerMember
-from fencepost.core.groups.holding import Holding
-from fencepost.core.groups.member_settings import MemberSettings, removed, too_slow
+from fencepost.core.groups.holding import Holding, MemberSettings, removed, too_slow
 from fencepost.errors import ErrorCode, FencepostError, PartitionsLost, ServerError, TooSlow
 
 GroupProtocol: TypeAlias = Literal["consumer", "cooperative", "eager"]
 """KIP-848's, or the classic one with its two ways."""
 
 Ask: TypeAlias = ConsumerBeat | ClassicAsk | ClassicLeave
-Told: TypeAlias = ConsumerAnswer | ClassicJoined | ClassicSynced | ErrorCode | Mapping[str, int]
+Told: TypeAlias = ConsumerAnswer | JoinResult | SyncResult | ErrorCode | Mapping[str, int]
 
 _AGAIN: Final = frozenset(
     {
@@ -54,7 +52,7 @@ _OTHER_PROTOCOL: Final = frozenset(
     {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ErrorCode.UNSUPPORTED_VERSION}
 )
 """How a coordinator says that the group speaks another protocol than this member."""
-_LONGEST_PAUSE: Final = 1.0
+_MAX_PAUSE_SECONDS: Final = 1.0
 
 
 class Identity(NamedTuple):
@@ -219,11 +217,11 @@ class Membership:
                 if is_out:
                     return ErrorCode.NONE
                 code = member.beaten(ask, told)
-            case ClassicJoin(), ClassicJoined(), ClassicMember():
+            case ClassicJoin(), JoinResult(), ClassicMember():
                 if is_out:
                     return self._joined_in_vain(told)
                 code = member.joined(ask, told)
-            case ClassicSync(), ClassicSynced(), ClassicMember() if not is_out:
+            case ClassicSync(), SyncResult(), ClassicMember() if not is_out:
                 code = member.synced(ask, told)
             case ClassicBeat(), ErrorCode(), ClassicMember() if not is_out:
                 code = member.beaten(ask, told)
@@ -237,7 +235,7 @@ class Membership:
             self._refused_since = None
         return code
 
-    def _joined_in_vain(self, joined: ClassicJoined) -> ErrorCode:
+    def _joined_in_vain(self, joined: JoinResult) -> ErrorCode:
         """Leave again: the program was too slow while the request was in flight."""
         if joined.error is ErrorCode.NONE and self._to_leave is None:
             self._to_leave = ClassicLeave(0.0, joined.member_id, self.settings.instance_id)
@@ -260,7 +258,7 @@ class Membership:
 
     def _pause(self, now: float) -> None:
         self._failures += 1
-        self._not_before = now + min(_LONGEST_PAUSE, self._backoff * 2 ** min(self._failures - 1, 10))
+        self._not_before = now + min(_MAX_PAUSE_SECONDS, self._backoff * 2 ** min(self._failures - 1, 10))
 
     # --- refusals ---
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fencepost.core.groups.assignment import parse_assignment
 from fencepost.core.groups.assignors import PartitionId, Partitions
 from fencepost.core.groups.classic import MOST_PROTOCOLS, Group
 from fencepost.core.groups.classic_messages import (
@@ -39,7 +38,7 @@ from fencepost.core.groups.kip848_messages import (
     Heartbeat,
     MemberState,
 )
-from fencepost.core.groups.subscription import Subscription, read_subscription
+from fencepost.core.groups.subscription import Subscription, parse_assignment, read_subscription
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 

@@ -12,7 +12,7 @@ clients write them (fields are only ever added at the end):
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -64,13 +64,37 @@ def _subscription(data: _Bytes) -> Subscription:
     version = data.int16()
     topics = frozenset(data.text() for _ in range(data.int32()))
     data.skip(max(0, data.int32()))
-    owned: list[TopicPartition] = []
-    if version >= 1:
-        for _ in range(data.int32()):
-            topic = data.text()
-            owned += [TopicPartition(topic, data.int32()) for _ in range(data.int32())]
+    owned = frozenset(data.partitions()) if version >= 1 else NONE
     generation = data.int32() if version >= 2 else -1
-    return Subscription(topics, frozenset(owned), generation, version)
+    return Subscription(topics, owned, generation, version)
+
+
+def topics_of_subscription(metadata: bytes) -> frozenset[str] | None:
+    """Return the topics that another member wants; None for bytes of another kind."""
+    data = _Bytes(metadata)
+    try:
+        version, count = data.int16(), data.int32()
+        return frozenset(data.text() for _ in range(count)) if version >= 0 and count >= 0 else None
+    except (struct.error, ValueError):
+        return None
+
+
+def read_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of a classic member's assignment; none for another protocol's bytes (Connect's, say)."""
+    try:
+        return parse_assignment(data)
+    except ValueError:
+        return ()
+
+
+def parse_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """Return the partitions of a classic member's assignment. Raise ValueError for another protocol's bytes."""
+    rest = _Bytes(data)
+    try:
+        rest.int16()  # the version adds fields only at the end
+        return tuple(rest.partitions())
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ValueError(f"not a consumer's assignment: {error}") from error
 
 
 def write_assignment(partitions: Named, version: int = _VERSION) -> bytes:
@@ -164,8 +188,17 @@ class _Bytes:
         if length < 0:
             raise ValueError("a name of negative length")
         data = self._data[self._at : self._at + length]
+        if len(data) < length:
+            raise ValueError("a name is cut off")
         self._at += length
         return data.decode()
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        for _ in range(self.int32()):
+            topic, count = self.text(), max(self.int32(), 0)
+            for index in struct.unpack_from(f">{count}i", self._data, self._at):
+                yield TopicPartition(topic, index)
+            self._at += count * _INT32.size
 
     def skip(self, count: int) -> None:
         self._at += count

@@ -9,12 +9,12 @@ from fencepost.core.own.ownership import MAX_GENERATION, ClaimedResource, OwnedR
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut
 from fencepost.types import Generation, Milliseconds
 
-MOST_RESOURCES: Final = 20_000
+MAX_RESOURCES_PER_OWNER: Final = 20_000
 """Resources that one owner may own."""
-LONGEST_NAME: Final = 1_000
+MAX_NAME_CHARACTERS: Final = 1_000
 DEFAULT_GROUP: Final = "default"
 """The group of a claim that names none."""
-LONGEST_WAIT: Final = (2**31 - 1) / 1000
+MAX_WAIT_SECONDS: Final = (2**31 - 1) / 1000
 """Seconds, about 25 days: what `wait=True` asks for."""
 
 
@@ -92,35 +92,35 @@ def check_claim(
         raise TypeError("resources must be a list of names, not a str")
     if resources is None:
         raise ValueError("resources is missing: say what to own, as in own(group, ['orders-0'], generation=1)")
-    if not 0 < len(group) <= LONGEST_NAME:
-        raise ValueError(f"group must have 1 to {LONGEST_NAME} characters, not {len(group)}")
+    if not 0 < len(group) <= MAX_NAME_CHARACTERS:
+        raise ValueError(f"group must have 1 to {MAX_NAME_CHARACTERS} characters, not {len(group)}")
     names = tuple(resources)
-    if not 0 < len(names) <= MOST_RESOURCES:
-        raise ValueError(f"resources must have 1 to {MOST_RESOURCES} names, not {len(names)}")
+    if not 0 < len(names) <= MAX_RESOURCES_PER_OWNER:
+        raise ValueError(f"resources must have 1 to {MAX_RESOURCES_PER_OWNER} names, not {len(names)}")
     seen: set[str] = set()
     for name in names:
-        if not 0 < len(name) <= LONGEST_NAME:
-            raise ValueError(f"a resource's name must have 1 to {LONGEST_NAME} characters, not {len(name)}")
+        if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+            raise ValueError(f"a resource's name must have 1 to {MAX_NAME_CHARACTERS} characters, not {len(name)}")
         if name in seen:
             raise ValueError(f"resource {name!r} is named more than once")
         seen.add(name)
-    seconds = LONGEST_WAIT if wait is True else None if wait is None or wait is False else float(wait)
+    seconds = MAX_WAIT_SECONDS if wait is True else None if wait is None or wait is False else float(wait)
     generations = _generations(resources, names, generation)
     if (generations is None) == (seconds is None):
         raise ValueError("give either generation=N (the one you believe in; 0 resets) or wait=… (until it is free)")
     for number in (generations or {}).values():
         if not 0 <= number <= MAX_GENERATION:
             raise ValueError(f"a generation must be 0 to {MAX_GENERATION}, not {number}")
-    if seconds is not None and not 0 < seconds <= LONGEST_WAIT:
-        raise ValueError(f"wait must be True or up to {LONGEST_WAIT:.0f} seconds, not {wait!r}")
+    if seconds is not None and not 0 < seconds <= MAX_WAIT_SECONDS:
+        raise ValueError(f"wait must be True or up to {MAX_WAIT_SECONDS:.0f} seconds, not {wait!r}")
     tokens = after if isinstance(after, Mapping) else {} if after is None else dict.fromkeys(names, after)
     for name, token in tokens.items():
         if name not in seen:
             raise ValueError(f"after names {name!r}, which is not claimed")
         if token < 0:
             raise ValueError(f"a token must be 0 or more, not {token}")
-    if not 0 <= session <= LONGEST_WAIT:
-        raise ValueError(f"session must be 0 to {LONGEST_WAIT:.0f} seconds, not {session!r}")
+    if not 0 <= session <= MAX_WAIT_SECONDS:
+        raise ValueError(f"session must be 0 to {MAX_WAIT_SECONDS:.0f} seconds, not {session!r}")
     return ClaimRequest(group, names, generations, seconds, tokens, session)
 
 

@@ -36,8 +36,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fencepost.core.own.kafka_line import Records, judge_in_line, judge_leave, judge_line_up
-from fencepost.core.own.kafka_records import Claimant, ClaimPlan, OwnerRecord, WaitingClaimRecord, judge, judge_release
+from fencepost.core.own.kafka_records import (
+    Claimant,
+    ClaimPlan,
+    OwnerRecord,
+    Records,
+    WaitingClaimRecord,
+    judge,
+    judge_in_line,
+    judge_leave,
+    judge_line_up,
+    judge_release,
+)
 from fencepost.core.own.ownership import ClaimedResource, OwnedResource
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, Fenced

@@ -1,5 +1,6 @@
 """The rules of one producer and partition: sequences, duplicates, batches in flight, aborted transactions.
 
+sequence.py          the arithmetic of sequences, and where they wrap
 dedup.py             server: H(P), the last batches, and the verdict on a new one
 faded.py             server: producers that were idle for some minutes, in little memory
 aborted.py           server: the aborted transactions of a partition; client: the batches that a reader skips

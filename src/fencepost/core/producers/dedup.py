@@ -19,7 +19,7 @@ from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
-from fencepost.core import sequence
+from fencepost.core.producers import sequence
 from fencepost.core.producers.aborted import AbortedTransaction, AbortedTransactions
 from fencepost.core.producers.faded import NONE_FADED, FadedProducer, FadedProducers
 from fencepost.types import NO_PID, Epoch, Milliseconds, Offset, Pid, Sequence

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from fencepost.core import sequence
+from fencepost.core.producers import sequence
 from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.errors import ErrorCode, Persisted
 from fencepost.types import NO_EPOCH, NO_PID, NO_SEQUENCE, Epoch, Offset, Pid, Sequence

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from fencepost.core import sequence
+from fencepost.core.producers import sequence
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Offset, Pid, Sequence
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from fencepost.types import Milliseconds
 
-_LONGEST: Final = 1024
+_MAX_TEXT_CHARACTERS: Final = 1024
 """Characters of a text that clients choose."""
 
 
@@ -76,4 +76,4 @@ def _time(time_ms: Milliseconds) -> str:
 
 
 def _short(value: Any) -> Any:
-    return value[:_LONGEST] if isinstance(value, str) else value
+    return value[:_MAX_TEXT_CHARACTERS] if isinstance(value, str) else value

@@ -17,12 +17,12 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
+MAX_PAUSE_SECONDS: Final = 5.0
 FREE_FAILURES: Final = 20
 """Failures of an address within a minute that have no effect on its other users."""
 ADDRESS_PAUSE: Final = 0.05
 FORGET_SECONDS: Final = 60.0
-LONGEST_WAIT: Final = 10.0
+MAX_WAIT_SECONDS: Final = 10.0
 MOST_KEPT: Final = 10_000
 """Addresses, and pairs of address and user, that are remembered; the oldest is forgotten first."""
 
@@ -87,7 +87,7 @@ class LoginPace:
             line = None
         place = max(now, line.free_at) if line is not None else now
         start = max(place, pair.free_at) if pair is not None else place
-        if start - now > LONGEST_WAIT:
+        if start - now > MAX_WAIT_SECONDS:
             return None
         if pair is not None:
             pair.free_at = start + _pause(pair.failures)
@@ -112,4 +112,4 @@ class LoginPace:
 
 
 def _pause(failures: int) -> float:
-    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 32), LONGEST_PAUSE)
+    return min(FIRST_PAUSE * 2.0 ** min(failures - 1, 32), MAX_PAUSE_SECONDS)

@@ -22,9 +22,9 @@ from fencepost.errors import CorruptBatch, StorageError, UnsupportedFormat
 from fencepost.kernel import KeyOffsets
 from fencepost.kernel.header import BatchHeader, Buffer, read_header
 from fencepost.log import snapshot as snapshots
-from fencepost.log.compaction import cleaned, swap
-from fencepost.log.compaction.cleaned import Cleaned
+from fencepost.log.compaction import swap
 from fencepost.log.compaction.survivors import AbortedRanges, BatchFilter
+from fencepost.log.compaction.swap import Cleaned
 from fencepost.log.config import LogConfig
 from fencepost.log.files import write_all
 from fencepost.log.handles import FileHandle, Handles
@@ -195,7 +195,7 @@ class CompactionJob:
         log = self._log
         with log.swap_lock:
             self._refuse_if_abandoned()
-            cleaned.write(log.handles.files, log.directory, Cleaned(self._cleaned_from, self.upto))
+            Cleaned(self._cleaned_from, self.upto).write(log.handles.files, log.directory)
             swap.commit(log.handles.files, log.directory, self._token, self._exchanges())
 
     def _is_decided(self) -> bool:
@@ -218,7 +218,7 @@ class CompactionJob:
                 self._exchanges(),
                 lambda old, new: handles.rename(handle_of[old], new),
             )
-        cleaned.write(handles.files, directory, Cleaned(self.upto, self.upto))
+        Cleaned(self.upto, self.upto).write(handles.files, directory)
 
     def _refuse_if_abandoned(self) -> None:
         if self._log.abandoned:

@@ -6,7 +6,14 @@
 - Records without a key are removed, because nothing could ever replace them.
 - A batch that loses all its records is removed, unless it is the last one of a live producer. That one is kept empty,
   so that its epoch and sequence can be read from the log alone.
-Offsets and the producer ids of a batch do not change (`rewriting.py`).
+
+A batch without some of its records keeps its base offset, last offset, producer id, epoch and sequence, so that H(P) is
+read from it as before. The kept records keep their bytes, because their offsets and timestamps are relative to the
+batch's. Only the count, the highest timestamp and the checksum change.
+
+A tombstone that compaction meets for the first time gets a delete horizon, the time from which on it may be removed.
+The horizon replaces the base timestamp, marked by a bit in the attributes (KIP-534), and the records' timestamps are
+written relative to it.
 """
 
 from __future__ import annotations
@@ -19,9 +26,57 @@ from typing import Final
 
 from fencepost.core.producers.aborted import AbortedTransaction
 from fencepost.kernel import KeyOffsets
-from fencepost.kernel.header import BatchHeader, Buffer
-from fencepost.log.compaction.rewriting import assemble, delete_horizon, rebuild, split
+from fencepost.kernel.codecs import compress, open_batch
+from fencepost.kernel.header import (
+    CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LENGTH_PREFIX,
+    TRANSACTIONAL,
+    BatchHeader,
+    Buffer,
+    write_header,
+)
+from fencepost.kernel.record import MAX_DECOMPRESSED
+from fencepost.kernel.walk_py import shift_time, split_records
 from fencepost.types import Milliseconds, Offset, Pid
+
+
+def delete_horizon(header: BatchHeader) -> Milliseconds | None:
+    """Return the time from which on the tombstones of this batch may be removed; None if it has no horizon yet."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def assemble(
+    header: BatchHeader,
+    records: Buffer,
+    count: int,
+    max_timestamp: Milliseconds,
+    *,
+    horizon: Milliseconds | None = None,
+    transactional: bool | None = None,
+) -> bytearray:
+    """Return the batch with only these records, which are already relative to the horizon.
+
+    `horizon`: the delete horizon to set, if any; `transactional`: the new value of that bit, if it should change."""
+    attributes = header.attributes
+    if transactional is not None:
+        attributes = attributes | TRANSACTIONAL if transactional else attributes & ~TRANSACTIONAL
+    if horizon is not None:
+        attributes |= DELETE_HORIZON
+        header = header._replace(base_timestamp=horizon)
+    if not count:
+        attributes &= ~CODEC_MASK  # some readers fail to decompress an empty stream
+    payload = compress(header.codec, records) if count else b""
+    batch = bytearray(HEADER_SIZE)
+    batch += payload
+    size = len(batch) - LENGTH_PREFIX
+    write_header(
+        batch,
+        header._replace(batch_length=size, attributes=attributes, max_timestamp=max_timestamp, count=count),
+    )
+    return batch
+
 
 _NEVER: Final[Milliseconds] = 2**63 - 1
 """The highest timestamp that a batch can have; a later horizon is never reached."""
@@ -110,7 +165,9 @@ class BatchFilter:
         new_horizon = self._new_horizon(header)
         if new_horizon is None:
             return same
-        return rebuild(header, split(buffer, at, header), header.max_timestamp, horizon=new_horizon)
+        records = split_records(memoryview(open_batch(buffer, at, False, MAX_DECOMPRESSED)[1]), header.count)
+        shifted = [shift_time(record, header.base_timestamp - new_horizon) for record in records]
+        return assemble(header, b"".join(shifted), header.count, header.max_timestamp, horizon=new_horizon)
 
     def _horizon_passed(self, header: BatchHeader) -> bool:
         horizon = delete_horizon(header)

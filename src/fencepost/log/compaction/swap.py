@@ -1,4 +1,6 @@
-"""The atomic replacement of segments by their compacted copies.
+"""The files that compaction keeps beside the segments: `swap` and `cleaned`.
+
+`swap` makes the replacement of segments by their compacted copies atomic.
 
 Compaction writes its results next to the originals, as `….log.TOKEN.cleaned`, with a token for each job. When all are
 written and synced, the file `swap` says which of them replace which originals. The exchange is decided when this file
@@ -8,6 +10,13 @@ completed, now or at the next start, with retries.
     swap    4 bytes  CRC-32C of what follows        8 bytes  token        4 bytes  number of exchanges, then for each
             16 bytes base offset of the new segment, or −1 if no record was left, and its size
             4 bytes  number of originals, then the base offset of each (8 bytes)
+
+`cleaned` has the offsets up to which a log is compacted. Before the first offset every key occurs once: the next
+compaction starts to read there. Before the second offset there may be gaps between batches; after it, a gap means
+damage. They differ only during a compaction, which moves the second before it replaces segments, and the first
+afterwards.
+
+    cleaned     8 bytes  compacted up to here     8 bytes  gaps up to here     4 bytes  CRC-32C of both
 """
 
 from __future__ import annotations
@@ -20,11 +29,12 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from fencepost.errors import StorageError
-from fencepost.log.files import CHECKSUM_SIZE, Files, checksum_of, read_file, write_file_atomically
+from fencepost.log.files import CHECKSUM_SIZE, OsFiles, checksum_of, read_file, write_file_atomically
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name
 from fencepost.types import Offset
 
 NAME: Final = "swap"
+CLEANED_NAME: Final = "cleaned"
 _CLEANED: Final = ".cleaned"
 
 _COUNT: Final = Struct(">I")
@@ -32,6 +42,34 @@ _OFFSET: Final = Struct(">q")
 _NEW: Final = Struct(">qq")
 _NOTHING: Final = -1
 _TOKEN_SIZE: Final = 8
+_OFFSETS: Final = Struct(">qq")
+
+
+class Cleaned(NamedTuple):
+    """The content of the file `cleaned`."""
+
+    upto: Offset = Offset(0)
+    gaps_upto: Offset = Offset(0)
+
+    @classmethod
+    def read(cls, files: OsFiles, directory: str) -> Cleaned:
+        """Read the file. If it is damaged, assume that nothing is compacted and that gaps may be anywhere."""
+        try:
+            data = read_file(files, f"{directory}/{CLEANED_NAME}")
+        except FileNotFoundError:
+            return cls()
+        offsets, checksum = data[: _OFFSETS.size], data[_OFFSETS.size :]
+        if len(offsets) != _OFFSETS.size or checksum != checksum_of(offsets):
+            return cls(gaps_upto=Offset(2**63 - 1))
+        return cls._make(_OFFSETS.unpack(offsets))
+
+    def write(self, files: OsFiles, directory: str) -> None:
+        """Write the file durably."""
+        write_file_atomically(files, directory, CLEANED_NAME, self.encode())
+
+    def encode(self) -> bytes:
+        data = _OFFSETS.pack(*self)
+        return data + checksum_of(data)
 
 
 def new_token() -> bytes:
@@ -50,7 +88,7 @@ class Exchange(NamedTuple):
     """Base offsets, ascending."""
 
 
-def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
+def commit(files: OsFiles, directory: str, token: bytes, exchanges: Sequence[Exchange]) -> None:
     """Decide the exchanges: write the `swap` file durably."""
     parts = [token, _COUNT.pack(len(exchanges))]
     for exchange in exchanges:
@@ -62,7 +100,7 @@ def commit(files: Files, directory: str, token: bytes, exchanges: Sequence[Excha
 
 
 def complete(
-    files: Files,
+    files: OsFiles,
     directory: str,
     token: bytes,
     exchanges: Sequence[Exchange],
@@ -91,7 +129,7 @@ def complete(
     files.sync_directory(directory)
 
 
-def name_of_new(files: Files, directory: str, token: bytes, exchange: Exchange) -> str | None:
+def name_of_new(files: OsFiles, directory: str, token: bytes, exchange: Exchange) -> str | None:
     """Return the name of the new segment's file, which is its old or its new one, or None if no record was left. Raise
     StorageError if it does not exist."""
     if exchange.new is None:
@@ -103,7 +141,7 @@ def name_of_new(files: Files, directory: str, token: bytes, exchange: Exchange) 
     raise StorageError(f"{directory}/{NAME} names a segment at offset {exchange.new} that does not exist")
 
 
-def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
+def recover(files: OsFiles, directory: str, names: Sequence[str]) -> bool:
     """After a crash, complete an exchange that was decided, or remove the files of one that was not. Return True if
     files changed. Raise StorageError if the `swap` file is damaged, because the valid segments are then unknown."""
     changed = False
@@ -118,7 +156,7 @@ def recover(files: Files, directory: str, names: Sequence[str]) -> bool:
     return changed or bool(leftovers)
 
 
-def read(files: Files, directory: str) -> tuple[bytes, list[Exchange]]:
+def read(files: OsFiles, directory: str) -> tuple[bytes, list[Exchange]]:
     """Return the token and the exchanges of the `swap` file; raise StorageError if it is damaged."""
     data = read_file(files, f"{directory}/{NAME}")
     body = data[CHECKSUM_SIZE:]

@@ -20,7 +20,7 @@ from typing import Final
 
 from fencepost.core.producers.dedup import Accept, BatchVerdict, Conflict, Duplicate, Forgotten, StaleEpoch, Unknown
 from fencepost.core.producers.pid import Identity
-from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE
+from fencepost.core.quotas import PRODUCER_BYTE_RATE
 from fencepost.core.security.access import TOPIC_WRITE, TRANSACTIONAL_ID_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Record, Scan, decode_batch, read_header

@@ -18,8 +18,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from fencepost.core.fetch_sessions import INITIAL_EPOCH
-from fencepost.core.quotas.entities import CONSUMER_BYTE_RATE
-from fencepost.core.topic_name import MAX_LENGTH
+from fencepost.core.quotas import CONSUMER_BYTE_RATE
 from fencepost.errors import ErrorCode, FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.log.files import WouldBlock
@@ -29,7 +28,7 @@ from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.answer_memory import HeldBytes
 from fencepost.server.net.router import Answer, Api, ApiRequest
 from fencepost.server.storage.fetching import FetchContext, Key, NotOpen, Reading, untouched
-from fencepost.types import Milliseconds
+from fencepost.types import MAX_TOPIC_NAME, Milliseconds
 from fencepost.wire.hot import (
     FetchedPartition,
     FetchedTopic,
@@ -41,18 +40,18 @@ from fencepost.wire.hot import (
 )
 
 _TOPIC_IDS: Final = 13
-_NARROW_BYTES: Final = 2 * 1024
+_MAX_NARROW_BYTES: Final = 2 * 1024
 """A request up to this size has a few dozen partitions: it is handled in one piece, and may always wait."""
 _NAP_SECONDS: Final = 0.5
 """Maximum wait of a wide request when too many wide requests wait already."""
-_ENCODED_ON_THE_LOOP: Final = 1000
+_MAX_PARTITIONS_ON_LOOP: Final = 1000
 """Answers with up to this number of partitions are encoded on the loop."""
 
 _Found: TypeAlias = dict[Key, FetchedPartition]
 
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
-    if len(request.message) - request.body_at > _NARROW_BYTES:
+    if len(request.message) - request.body_at > _MAX_NARROW_BYTES:
         return _handle_wide(broker, request)
     message = decode_fetch_request(request.version, request.message, request.body_at)
     begun = _begin(broker, request, message)
@@ -75,7 +74,7 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
         return _serve(broker, request, message, context, reading, full=full)
     if (reading.is_enough or message.max_wait_ms <= 0 or not context.rows) and len(
         reading.found
-    ) <= _ENCODED_ON_THE_LOOP:
+    ) <= _MAX_PARTITIONS_ON_LOOP:
         reading.tell()
         throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
         return _encode(request.version, context.id, reading.found, throttle_ms)
@@ -115,11 +114,11 @@ async def _try_wide(broker: Broker, request: ApiRequest, *, may_wait: bool) -> A
     rows = len(context.rows)
     if context.id or message.max_wait_ms <= 0:
         return await _serve(broker, request, message, context, None, full=full)
-    if broker.fetch_sessions.lend(rows):
+    if broker.fetch_sessions.reserve(rows):
         try:
             return await _serve(broker, request, message, context, None, full=full)
         finally:
-            broker.fetch_sessions.give_back(rows)
+            broker.fetch_sessions.unreserve(rows)
     reading = Reading(broker, request, message, context, full=full)
     with broker.answers.holding() as held:
         await _read(broker, reading, held)
@@ -149,8 +148,8 @@ def _asked(message: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
     """Yield the requested partitions. Of one that is named twice, the last entry counts."""
     for topic in message.topics:
         name = topic.name if topic.name is not None else topic.topic_id
-        if isinstance(name, str) and len(name) > MAX_LENGTH:
-            raise Malformed(f"a topic's name must have at most {MAX_LENGTH} characters, not {len(name)}")
+        if isinstance(name, str) and len(name) > MAX_TOPIC_NAME:
+            raise Malformed(f"a topic's name must have at most {MAX_TOPIC_NAME} characters, not {len(name)}")
         for ask in topic.partitions:
             yield (name, ask.index), ask
 
@@ -291,7 +290,7 @@ async def _answer(
         found = everything
     session_id = 0 if context.ended else context.id
     throttle_ms = request.throttle_ms(CONSUMER_BYTE_RATE, reading.size)
-    if len(found) <= _ENCODED_ON_THE_LOOP:
+    if len(found) <= _MAX_PARTITIONS_ON_LOOP:
         return _encode(request.version, session_id, found, throttle_ms)
     return await broker.codecs.run(partial(_encode, request.version, session_id, found, throttle_ms))
 

@@ -30,9 +30,9 @@ from fencepost.wire import messages
 from fencepost.wire.apis import NEVER
 
 _UNKNOWN_OPERATIONS: Final = -(2**31)
-_MOST_KEPT_BYTES: Final = 16 * 1024 * 1024
+_MAX_CACHED_BYTES: Final = 16 * 1024 * 1024
 _FIRST_VERSION_BY_ID: Final = 12
-_FEW: Final = 500
+_MAX_PARTITIONS_ON_LOOP: Final = 500
 """Answers with up to this number of partitions are encoded on the loop."""
 
 
@@ -47,10 +47,10 @@ class _AnswerCache:
 
     def keep(self, key: tuple[object, ...], encoded: bytes) -> None:
         size = len(encoded) + sum(sys.getsizeof(part) for part in key)
-        if self._size + size > _MOST_KEPT_BYTES:
+        if self._size + size > _MAX_CACHED_BYTES:
             self.answers.clear()
             self._size = 0
-        if size <= _MOST_KEPT_BYTES:
+        if size <= _MAX_CACHED_BYTES:
             self.answers[key] = encoded
             self._size += size
 
@@ -60,14 +60,9 @@ _KEPT: Final = "metadata answers"
 
 def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     names, ids = _asked(request.version, request.message)
-    if broker.authorizer.enabled:
-        return _authorize_first(broker, request, names, ids)
-    if (
-        names is not None
-        and _may_create(broker, request.message)
-        and any(broker.topics.get(name) is None for name in names)
-    ):
-        return _create_first(broker, request, names, ids)
+    missing = names is not None and any(broker.topics.get(name) is None for name in names)
+    if broker.authorizer.enabled or (missing and _may_create(broker, request.message)):
+        return _prepare(broker, request, names, ids)
     return _answer(broker, request, names, ids, {}, _rights_without_authorizer(request))
 
 
@@ -90,21 +85,31 @@ def _may_create(broker: Broker, message: Any) -> bool:
     return broker.config.auto_create_topics and getattr(message, "allow_auto_topic_creation", True)
 
 
-async def _create_first(broker: Broker, request: ApiRequest, names: list[str], ids: list[Any]) -> Answer:
+async def _prepare(broker: Broker, request: ApiRequest, names: list[str] | None, ids: list[Any]) -> list[Buffer]:
+    """Create missing topics, and find out what the client may see, before the answer."""
     failures: dict[str, ErrorCode] = {}
-    async for name in paced(names):
-        try:
-            await _create(broker, request, name)
-        except FencepostError as error:
-            failures[name] = error.code
-    answer = _answer(broker, request, names, ids, failures, _rights_without_authorizer(request))
+    if names is not None and _may_create(broker, request.message):
+        async for name in paced(names):
+            try:
+                await _create_missing(broker, request, name)
+            except FencepostError as error:
+                failures[name] = error.code
+    rights = _rights_without_authorizer(request)
+    while broker.authorizer.enabled:  # until they are those of one version of catalogue and ACLs
+        versions = broker.topics.version, broker.authorizer.table.version
+        rights = await _find_rights(broker, request, names, ids)
+        if versions == (broker.topics.version, broker.authorizer.table.version):
+            break
+    answer = _answer(broker, request, names, ids, failures, rights)
     return answer if isinstance(answer, list) else await answer
 
 
-async def _create(broker: Broker, request: ApiRequest, name: str) -> None:
-    if broker.topics.get(name) is None:
+async def _create_missing(broker: Broker, request: ApiRequest, name: str) -> None:
+    if broker.topics.get(name) is None and request.sees(TOPIC_DESCRIBE, name):
+        if not request.sees(CLUSTER_CREATE):
+            request.require(TOPIC_CREATE, name)
         request.count_mutations(broker.config.default_partitions, strict_from=NEVER)
-    await broker.auto_create(name)
+        await broker.auto_create(name)
 
 
 class _Rights(NamedTuple):
@@ -138,28 +143,6 @@ def _wants_operations(request: ApiRequest) -> tuple[bool, bool]:
         getattr(message, "include_topic_authorized_operations", False),
         getattr(message, "include_cluster_authorized_operations", False),
     )
-
-
-async def _authorize_first(
-    broker: Broker, request: ApiRequest, names: list[str] | None, ids: list[Any]
-) -> list[Buffer]:
-    failures: dict[str, ErrorCode] = {}
-    if names is not None and _may_create(broker, request.message):
-        async for name in paced(names):
-            if broker.topics.get(name) is None and request.sees(TOPIC_DESCRIBE, name):
-                try:
-                    if not request.sees(CLUSTER_CREATE):
-                        request.require(TOPIC_CREATE, name)
-                    await _create(broker, request, name)
-                except FencepostError as error:
-                    failures[name] = error.code
-    while True:  # until the topics that the client may describe are those of one version of catalogue and ACLs
-        versions = broker.topics.version, broker.authorizer.table.version
-        rights = await _find_rights(broker, request, names, ids)
-        if versions == (broker.topics.version, broker.authorizer.table.version):
-            break
-    answer = _answer(broker, request, names, ids, failures, rights)
-    return answer if isinstance(answer, list) else await answer
 
 
 async def _find_rights(broker: Broker, request: ApiRequest, names: list[str] | None, ids: list[Any]) -> _Rights:
@@ -207,7 +190,7 @@ def _answer(
         [(t, t.partition_count) if t else None for t in topics],
         rights,
     )
-    if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _FEW:
+    if len(topics) + sum(topic.partition_count for topic in topics if topic is not None) > _MAX_PARTITIONS_ON_LOOP:
         return _encode_in_thread(broker, cache, key, query)
     encoded = _encoded(broker, query)
     if not failures:

@@ -29,9 +29,9 @@ from fencepost.wire import messages
 _KEY: Final = 8
 _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
-_FEW: Final = 500
+_MAX_PARTITIONS_PER_PIECE: Final = 500
 """Maximum number of partitions to check in one piece."""
-_PIECE: Final = 500
+_OFFSETS_PER_COMMIT: Final = 500
 """Offsets of a large commit that are stored at a time."""
 
 
@@ -39,7 +39,7 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
     commit = _Commit(broker, request)
     refusal = _check_sender(broker, request)
     wanted = request.message.topics
-    if sum(len(topic.partitions) for topic in wanted) + len(wanted) > _FEW:
+    if sum(len(topic.partitions) for topic in wanted) + len(wanted) > _MAX_PARTITIONS_PER_PIECE:
         return _in_pieces(commit)
     for topic in wanted:
         rows = commit.begin(topic)
@@ -116,7 +116,7 @@ class _Commit:
         """Store very many offsets, a few hundred at a time, so that commits of others need not wait for them all."""
         left = iter(self._accepted.items())
         async with self.broker.store.bulk:
-            while self._accepted and (piece := dict(islice(left, _PIECE))):
+            while self._accepted and (piece := dict(islice(left, _OFFSETS_PER_COMMIT))):
                 # Check the sender again, with no await between this and the commit: it may have lost its membership.
                 refuse_severed(self.request.connection)
                 self.refuse(_check_sender(self.broker, self.request))

@@ -9,7 +9,7 @@ The answer for a partition without a committed offset, or a group that does not 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from fencepost.core.groups.offsets import NO_LEADER_EPOCH, OffsetTable
@@ -22,9 +22,6 @@ from fencepost.types import TopicPartition
 
 _FIRST_VERSION_WITH_GROUPS: Final = 8
 _NO_OFFSET: Final = -1
-_FEW: Final = 1000
-"""Maximum number of partitions to look up in one piece."""
-_FEW_GROUPS: Final = 20
 
 
 class _TopicQuery(NamedTuple):
@@ -36,56 +33,22 @@ class _TopicQuery(NamedTuple):
     error: ErrorCode = ErrorCode.NONE
 
 
-class _GroupQuery(NamedTuple):
-    """A group of the request, with its offsets."""
-
-    group_id: str
-    error: ErrorCode
-    offsets: OffsetTable
-    topics: list[_TopicQuery]
-
-    def answer(self, topics: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"group_id": self.group_id, "topics": topics, "error_code": self.error}
-
-
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     stable = getattr(message, "require_stable", False)
-    if request.version < _FIRST_VERSION_WITH_GROUPS:
-        asked: dict[str, Any] = {message.group_id: message}
-    else:
-        asked = {}
-        for group in message.groups:
-            asked.setdefault(group.group_id, group)
-    if len(asked) > _FEW_GROUPS:
-        return _in_pieces(broker, request, list(asked.values()), stable=stable)
-    if sum(_size(broker, group) for group in asked.values()) > _FEW:
-        return _in_pieces(broker, request, list(asked.values()), stable=stable)
-    groups = [_look_up(broker, request, group) for group in asked.values()]
+    asked: dict[str, Any] = {}
+    for group in message.groups if request.version >= _FIRST_VERSION_WITH_GROUPS else [message]:
+        asked.setdefault(group.group_id, group)
     rows = []
-    for group in groups:
+    async for wanted in paced(asked.values()):
+        error, offsets = _look_up(broker, request, wanted)
         topics = []
-        for topic in group.topics:
-            found = [_partition(group.offsets, topic, at, stable=stable) for at in topic.partition_indexes]
-            topics.append(_topic(topic, found))
-        rows.append(group.answer(topics))
-    return _answer(request.version, rows)
-
-
-async def _in_pieces(broker: Broker, request: ApiRequest, asked: list[Any], *, stable: bool) -> Fields:
-    rows = []
-    async for wanted in paced(asked):
-        group = _look_up(broker, request, wanted, queries=False)
-        if group.error is ErrorCode.NONE:
-            async for query in paced(_queries(broker, request, wanted, group.offsets)):
-                if query is not None:
-                    group.topics.append(query)
-        topics = []
-        async for topic in paced(group.topics):
-            offsets = group.offsets
-            found = [_partition(offsets, topic, at, stable=stable) async for at in paced(topic.partition_indexes)]
-            topics.append(_topic(topic, found))
-        rows.append(group.answer(topics))
+        if error is ErrorCode.NONE:
+            queries = [query async for query in paced(_queries(broker, request, wanted, offsets)) if query is not None]
+            async for topic in paced(queries):
+                found = [_partition(offsets, topic, at, stable=stable) async for at in paced(topic.partition_indexes)]
+                topics.append({"name": topic.name or "", "topic_id": topic.topic_id, "partitions": found})
+        rows.append({"group_id": wanted.group_id, "topics": topics, "error_code": error})
     return _answer(request.version, rows)
 
 
@@ -95,26 +58,14 @@ def _answer(version: int, groups: list[dict[str, Any]]) -> Fields:
     return {"topics": groups[0]["topics"], "error_code": groups[0]["error_code"]}
 
 
-def _size(broker: Broker, group: Any) -> int:
-    """Count the topics and partitions of a query; what it names twice counts twice."""
-    if group.topics is None:
-        return len(broker.groups.offsets(group.group_id) or ())
-    return sum(len(topic.partition_indexes) + 1 for topic in group.topics)
-
-
-def _look_up(broker: Broker, request: ApiRequest, group: Any, *, queries: bool = True) -> _GroupQuery:
+def _look_up(broker: Broker, request: ApiRequest, group: Any) -> tuple[ErrorCode, OffsetTable]:
     if not request.may(GROUP_DESCRIBE, group.group_id):
-        return _GroupQuery(group.group_id, GROUP_DESCRIBE.refusal, OffsetTable(), [])
+        return GROUP_DESCRIBE.refusal, OffsetTable()
     error = broker.groups.check_fetch(
         group.group_id, getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     )
     offsets = broker.groups.offsets(group.group_id)
-    if offsets is None:
-        offsets = OffsetTable()
-    topics: list[_TopicQuery] = []
-    if error is ErrorCode.NONE and queries:
-        topics = [query for query in _queries(broker, request, group, offsets) if query is not None]
-    return _GroupQuery(group.group_id, error, offsets, topics)
+    return error, offsets if offsets is not None else OffsetTable()
 
 
 def _queries(broker: Broker, request: ApiRequest, group: Any, offsets: OffsetTable) -> Iterator[_TopicQuery | None]:
@@ -146,10 +97,6 @@ def _all_of(broker: Broker, request: ApiRequest, offsets: OffsetTable) -> Iterat
     for name, indexes in by_topic.items():
         if (topic := broker.topics.get(name)) is not None and request.sees(TOPIC_DESCRIBE, name):
             yield _TopicQuery(name, topic.topic_id, sorted(indexes))
-
-
-def _topic(wanted: _TopicQuery, partitions: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"name": wanted.name or "", "topic_id": wanted.topic_id, "partitions": partitions}
 
 
 def _partition(offsets: OffsetTable, topic: _TopicQuery, index: int, *, stable: bool) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.core.own.claim_request import DEFAULT_GROUP, LONGEST_NAME, MOST_RESOURCES
+from fencepost.core.own.claim_request import DEFAULT_GROUP, MAX_NAME_CHARACTERS, MAX_RESOURCES_PER_OWNER
 from fencepost.core.own.ownership import ClaimedResource, Granted, Judgement, OwnedResource
 from fencepost.core.security.access import GROUP_READ, TOPIC_READ, TOPIC_WRITE
 from fencepost.errors import ErrorCode, FencepostError, ServerError
@@ -28,15 +28,15 @@ from fencepost.wire.own import UNSET_TOKEN
 if TYPE_CHECKING:
     from fencepost.server.net.connection import Connection
 
-_FEW: Final = 20
+_MAX_RESOURCES_JUDGED_AT_ONCE: Final = 20
 """Resources of a claim that is judged as soon as it is read."""
-_AT_ONCE: Final = 500
+_RESOURCES_PER_PIECE: Final = 500
 """Resources that are released in one piece."""
 
 
 def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     message = request.message
-    if message.wait_ms or message.release or len(message.resources) > _FEW:
+    if message.wait_ms or message.release or len(message.resources) > _MAX_RESOURCES_JUDGED_AT_ONCE:
         return _handle_in_pieces(broker, request)
     group, connection = _group(request), request.connection
     try:
@@ -132,8 +132,8 @@ def _begin_session(
 
 
 def _slices(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    for at in range(0, len(names), _AT_ONCE):
-        yield names[at : at + _AT_ONCE]
+    for at in range(0, len(names), _RESOURCES_PER_PIECE):
+        yield names[at : at + _RESOURCES_PER_PIECE]
 
 
 def _require_topic(broker: Broker, request: ApiRequest, name: str) -> None:
@@ -180,8 +180,8 @@ async def _check(broker: Broker, request: ApiRequest, claimed_in: str) -> list[C
 
 def _check_group(request: ApiRequest, claimed_in: str) -> None:
     message = request.message
-    if not 0 < len(claimed_in) <= LONGEST_NAME:
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"group must have 1 to {LONGEST_NAME} characters")
+    if not 0 < len(claimed_in) <= MAX_NAME_CHARACTERS:
+        raise ServerError(ErrorCode.INVALID_REQUEST, f"group must have 1 to {MAX_NAME_CHARACTERS} characters")
     if message.wait_ms < 0 or message.session_ms < 0:
         raise ServerError(ErrorCode.INVALID_REQUEST, "wait_ms and session_ms must not be negative")
     request.require(GROUP_READ, claimed_in)
@@ -190,8 +190,10 @@ def _check_group(request: ApiRequest, claimed_in: str) -> None:
 def _check_resource(broker: Broker, request: ApiRequest, resource: Any, claimed: dict[str, ClaimedResource]) -> None:
     """Check one resource of the claim, and add it to `claimed`."""
     name = resource.name
-    if not 0 < len(name) <= LONGEST_NAME:
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"a resource's name must have 1 to {LONGEST_NAME} characters")
+    if not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise ServerError(
+            ErrorCode.INVALID_REQUEST, f"a resource's name must have 1 to {MAX_NAME_CHARACTERS} characters"
+        )
     if name in claimed:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"resource {name!r} is named more than once")
     _require_topic(broker, request, name)
@@ -206,8 +208,10 @@ def _check_resource(broker: Broker, request: ApiRequest, resource: Any, claimed:
 
 def _check_count(broker: Broker, request: ApiRequest, claimed_in: str, claimed: Mapping[str, ClaimedResource]) -> None:
     owned = {name for group, name in broker.owners.table.owned_by(request.connection) if group == claimed_in}
-    if len(owned | claimed.keys()) > MOST_RESOURCES:
-        raise ServerError(ErrorCode.INVALID_REQUEST, f"a connection may own at most {MOST_RESOURCES} resources")
+    if len(owned | claimed.keys()) > MAX_RESOURCES_PER_OWNER:
+        raise ServerError(
+            ErrorCode.INVALID_REQUEST, f"a connection may own at most {MAX_RESOURCES_PER_OWNER} resources"
+        )
 
 
 API = Api(key=10_000, name="Own", versions=(0, 1), handle=handle, waits=True)

@@ -6,7 +6,7 @@ and a type (share groups) that is not supported: INVALID_REQUEST.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, Final
 
 from fencepost.core.security.access import GROUP_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
@@ -14,7 +14,7 @@ from fencepost.errors import ErrorCode
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
+from fencepost.server.net.turns import paced
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -22,12 +22,12 @@ _FIRST_VERSION_WITH_SEVERAL_KEYS: Final = 4
 _NO_NODE: Final = -1
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     node, refusal = _node(broker, request), _refusal(request)
     if request.version >= _FIRST_VERSION_WITH_SEVERAL_KEYS:
-        keys = dict.fromkeys(message.coordinator_keys)
-        return in_pieces(keys, lambda key: {"key": key, **(refusal(key) or node)}, lambda rows: {"coordinators": rows})
+        keys = paced(dict.fromkeys(message.coordinator_keys))
+        return {"coordinators": [{"key": key, **(refusal(key) or node)} async for key in keys]}
     return refusal(message.key) or node
 
 

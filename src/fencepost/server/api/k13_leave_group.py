@@ -16,7 +16,7 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 
 _FIRST_VERSION_WITH_SEVERAL: Final = 3
-_AT_ONCE: Final = 1000
+_MEMBERS_PER_PIECE: Final = 1000
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -28,7 +28,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         result = broker.groups.leave(message.group_id, [Leave(message.member_id)])
         return {"error_code": result if isinstance(result, ErrorCode) else result[0]}
     leaving = [Leave(member.member_id, member.group_instance_id) for member in message.members]
-    pieces = [leaving[at : at + _AT_ONCE] for at in range(0, len(leaving), _AT_ONCE)] or [[]]
+    pieces = [leaving[at : at + _MEMBERS_PER_PIECE] for at in range(0, len(leaving), _MEMBERS_PER_PIECE)] or [[]]
     rows = []
     async for piece in paced(pieces):
         await broker.groups.settled(message.group_id)

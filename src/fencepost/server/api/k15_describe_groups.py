@@ -7,7 +7,6 @@ protocol: see k69.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Any, Final
 
 from fencepost.core.groups.classic import Group
@@ -17,17 +16,14 @@ from fencepost.core.security.acls import ResourceType
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
+from fencepost.server.net.turns import paced
 
 _FIRST_VERSION_WITH_NOT_FOUND: Final = 6
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
-    return in_pieces(
-        dict.fromkeys(request.message.groups),
-        lambda group_id: _describe(broker, request, group_id),
-        lambda groups: {"groups": groups},
-    )
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
+    names = paced(dict.fromkeys(request.message.groups))
+    return {"groups": [_describe(broker, request, group_id) async for group_id in names]}
 
 
 def _describe(broker: Broker, request: ApiRequest, group_id: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _KEY: Final = 18
 _FIRST_VERSION_WITH_NAME: Final = 3
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
-_LONGEST_NAME: Final = 255
+_MAX_NAME_CHARACTERS: Final = 255
 """Characters of a client's name that the server keeps."""
 
 
@@ -29,7 +29,7 @@ def handle(broker: Broker, request: ApiRequest) -> Fields:
         for word in (message.client_software_name, message.client_software_version):
             if not _LEGAL_NAME.fullmatch(word):
                 return {"error_code": ErrorCode.INVALID_REQUEST, "api_keys": []}
-        connection.software_name = message.client_software_name[:_LONGEST_NAME]
+        connection.software_name = message.client_software_name[:_MAX_NAME_CHARACTERS]
     return {"error_code": ErrorCode.NONE, "api_keys": _ranges(connection.apis), "finalized_features_epoch": -1}
 
 

@@ -21,7 +21,7 @@ from fencepost.server.storage.topics import check_topic_name
 
 _TOPIC_CONFIG = 1
 _DEFAULT_CONFIG = 5
-_AT_ONCE = 100
+_TOPICS_AT_ONCE = 100
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             rows.append(row)
         else:
             possible.append(topic)
-    rows += await gather_in_pieces(possible, partial(_create, broker, request, only_check=False), _AT_ONCE)
+    rows += await gather_in_pieces(possible, partial(_create, broker, request, only_check=False), _TOPICS_AT_ONCE)
     twice = [
         _failed(name, ErrorCode.INVALID_REQUEST, f"the request names topic {name!r} more than once")
         for name, count in times.items()

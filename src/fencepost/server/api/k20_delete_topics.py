@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.core.security.access import TOPIC_DELETE
-from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import AuditTarget, Event
+from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_whole
 from fencepost.server.net.router import NOT_AUTHORIZED, Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.topics import Topic
 
 
@@ -38,8 +36,7 @@ async def _delete(broker: Broker, request: ApiRequest, name: str | None, topic_i
         answer |= {"name": topic.name, "topic_id": topic.topic_id}
         request.count_mutations(topic.partition_count, strict_from=5)
         await broker.delete_topic(topic)
-        target = AuditTarget(Operation.DELETE.name, ResourceType.TOPIC.name, topic.name)
-        broker.audit.record(Event.TOPIC_DELETED, actor_of(request.connection), target, topic_id=topic.topic_id)
+        broker.audit.changed(request.connection, Event.TOPIC_DELETED, TOPIC_DELETE, topic.name, topic_id=topic.topic_id)
     except FencepostError as error:
         answer |= {"error_code": error.code, "error_message": error.reason}
     return answer

@@ -5,15 +5,15 @@ Versions 0 to 2; v2 is flexible. It answers when the new start offset is durable
 
 from __future__ import annotations
 
+from functools import partial
+
 from fencepost.core.security.access import TOPIC_DELETE
-from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import AuditTarget, Event
+from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import merged, paced
-from fencepost.server.security.audit import actor_of
+from fencepost.server.net.turns import answered, merged
 from fencepost.types import Offset
 
 _ALL = -1
@@ -24,17 +24,8 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         (topic.name, ((row.partition_index, row.offset) for row in topic.partitions))
         for topic in request.message.topics
     )
-    return {
-        "topics": [
-            {
-                "name": name,
-                "partitions": [
-                    await _delete(broker, request, name, index, before) async for index, before in paced(rows.items())
-                ],
-            }
-            async for name, rows in paced(asked.items())
-        ]
-    }
+    rows = answered(asked, partial(_delete, broker, request))
+    return {"topics": [{"name": name, "partitions": partitions} async for name, partitions in rows]}
 
 
 async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, before: int) -> Fields:
@@ -53,9 +44,9 @@ async def _delete(broker: Broker, request: ApiRequest, topic: str, index: int, b
         log.apply_retention(broker.clock.now_ms(), only_deleted=True)
         partition.wake()
         await partition.save_snapshot()
-        target = AuditTarget(Operation.DELETE.name, ResourceType.TOPIC.name, topic)
-        actor = actor_of(request.connection)
-        broker.audit.record(Event.RECORDS_DELETED, actor, target, partition=index, before_offset=offset)
+        broker.audit.changed(
+            request.connection, Event.RECORDS_DELETED, TOPIC_DELETE, topic, partition=index, before_offset=offset
+        )
     except FencepostError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
     except OSError:

@@ -25,7 +25,7 @@ from fencepost.wire.messages import ms
 logger = logging.getLogger(__name__)
 
 _FIRST_VERSION_WITH_FENCED: Final = 4
-_LONGEST_NAME: Final = 4096
+_MAX_NAME_CHARACTERS: Final = 4096
 """Maximum length of a transactional id in characters: the server keeps all ids in memory."""
 
 
@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     expected = Identity(
         Pid(getattr(message, "producer_id", NO_PID)), Epoch(getattr(message, "producer_epoch", NO_EPOCH))
     )
-    if name == "" or len(name or "") > _LONGEST_NAME or (expected.pid < 0) != (expected.epoch < 0):
+    if name == "" or len(name or "") > _MAX_NAME_CHARACTERS or (expected.pid < 0) != (expected.epoch < 0):
         return _refused(ErrorCode.INVALID_REQUEST)
     if (refusal := _authorize(request, name)) is not ErrorCode.NONE:
         return _refused(refusal)

@@ -6,13 +6,14 @@ their position.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import merged, paced
+from fencepost.server.net.turns import answered, merged
 from fencepost.server.storage.partition import LEADER_EPOCH, check_leader_epoch
 
 
@@ -20,18 +21,11 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     asked = await merged(
         (topic.topic, ((ask.partition, ask) for ask in topic.partitions)) for topic in request.message.topics
     )
-    return {
-        "topics": [
-            {
-                "topic": name,
-                "partitions": [await _end(broker, request, name, ask) async for ask in paced(rows.values())],
-            }
-            async for name, rows in paced(asked.items())
-        ]
-    }
+    rows = answered(asked, partial(_end, broker, request))
+    return {"topics": [{"topic": name, "partitions": partitions} async for name, partitions in rows]}
 
 
-async def _end(broker: Broker, request: ApiRequest, topic: str, ask: Any) -> Fields:
+async def _end(broker: Broker, request: ApiRequest, topic: str, _: int, ask: Any) -> Fields:
     answer = {"error_code": ErrorCode.NONE, "partition": ask.partition, "leader_epoch": -1, "end_offset": -1}
     try:
         request.require(TOPIC_DESCRIBE, topic)

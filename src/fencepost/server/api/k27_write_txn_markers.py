@@ -8,18 +8,17 @@ writes into the audit topic.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from fencepost.core.security.access import CLUSTER_ACTION, CLUSTER_ALTER, TOPIC_WRITE
-from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import AuditTarget, Event
+from fencepost.core.security.access import CLUSTER_ACTION, CLUSTER_ALTER, TOPIC_ALTER, TOPIC_WRITE
+from fencepost.core.security.audit_events import Event
 from fencepost.core.transactions import DECIDED, TransactionState
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import check_write, refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import merged, paced
-from fencepost.server.security.audit import actor_of
+from fencepost.server.net.turns import answered, merged, paced
 from fencepost.server.storage.partition import Partition
 
 
@@ -29,21 +28,13 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         asked = await merged(
             (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in marker.topics
         )
-        topics = [
-            {
-                "name": name,
-                "partitions": [
-                    {"partition_index": index, "error_code": await _write(broker, request, marker, name, index)}
-                    async for index in paced(indexes)
-                ],
-            }
-            async for name, indexes in paced(asked.items())
-        ]
+        rows = answered(asked, partial(_write, broker, request, marker))
+        topics = [{"name": name, "partitions": partitions} async for name, partitions in rows]
         markers.append({"producer_id": marker.producer_id, "topics": topics})
     return {"markers": markers}
 
 
-async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, index: int) -> ErrorCode:
+async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, index: int, _: None) -> Fields:
     try:
         if not request.sees(CLUSTER_ACTION):
             request.require(CLUSTER_ALTER)
@@ -69,18 +60,19 @@ async def _write(broker: Broker, request: ApiRequest, marker: Any, topic: str, i
             partition, marker.producer_id, marker.producer_epoch, commit=marker.transaction_result
         )
     except FencepostError as error:
-        return error.code
+        return {"partition_index": index, "error_code": error.code}
     if not marker.transaction_result:
-        broker.audit.record(
+        broker.audit.changed(
+            request.connection,
             Event.TRANSACTION_ABORTED,
-            actor_of(request.connection),
-            AuditTarget(Operation.ALTER.name, ResourceType.TOPIC.name, topic),
+            TOPIC_ALTER,
+            topic,
             api="WriteTxnMarkers",
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
             partition=index,
         )
-    return ErrorCode.NONE
+    return {"partition_index": index, "error_code": ErrorCode.NONE}
 
 
 API = Api(key=27, name="WriteTxnMarkers", versions=(1, 1), handle=handle)

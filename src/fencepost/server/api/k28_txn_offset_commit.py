@@ -27,7 +27,7 @@ _NEVER_FENCED: Final = 2**15
 """No version of this API answers PRODUCER_FENCED; INVALID_PRODUCER_EPOCH takes its place."""
 
 
-_FEW: Final = 500
+_MAX_OFFSETS_BESIDE_OTHERS: Final = 500
 """Maximum number of offsets that are stored beside others."""
 
 
@@ -56,7 +56,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         staging = broker.transactions.stage(
             message.transactional_id, who, message.group_id, offsets, request.connection
         )
-        async with broker.store.bulk if len(offsets) > _FEW else nullcontext():
+        async with broker.store.bulk if len(offsets) > _MAX_OFFSETS_BESIDE_OTHERS else nullcontext():
             whole = await outcome_of(staging, request.version, _NEVER_FENCED)
         if whole is ErrorCode.INVALID_TXN_STATE and request.version >= _FIRST_VERSION_WITH_ABORTABLE:
             whole = ErrorCode.TRANSACTION_ABORTABLE

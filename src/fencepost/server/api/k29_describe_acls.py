@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE
-from fencepost.core.security.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, Permission, ResourceType
-from fencepost.core.security.audit_events import AuditTarget
+from fencepost.core.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
@@ -23,15 +22,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     try:
         check_enabled(broker)
         request.require(CLUSTER_DESCRIBE)
-        wanted = read_filter(
-            message.resource_type_filter,
-            message.pattern_type_filter,
-            message.resource_name_filter,
-            message.principal_filter,
-            message.host_filter,
-            message.operation,
-            message.permission_type,
-        )
+        wanted = read_filter(message)
     except FencepostError as error:
         return {"error_code": error.code, "error_message": error.reason, "resources": []}
     resources: dict[tuple[Any, ...], list[Fields]] = {}
@@ -61,10 +52,6 @@ def entry(acl: Acl) -> Fields:
     }
 
 
-CHANGE: Final = AuditTarget(Operation.ALTER.name, ResourceType.CLUSTER.name, CLUSTER_NAME)
-"""What a change of ACLs is about, in the audit log."""
-
-
 def acl_details(acl: Acl) -> Fields:
     """Return an ACL as the audit log has it."""
     return {
@@ -80,25 +67,17 @@ def acl_details(acl: Acl) -> Fields:
     }
 
 
-def read_filter(
-    kind: int,
-    pattern: int,
-    name: str | None,
-    principal: str | None,
-    host: str | None,
-    operation: int,
-    permission: int,
-) -> AclFilter:
+def read_filter(fields: Any) -> AclFilter:
     """Return the filter; raise INVALID_REQUEST if it has a number that this server does not know."""
     try:
         found = AclFilter(
-            ResourceType(kind),
-            PatternType(pattern),
-            name,
-            principal,
-            host,
-            Operation(operation),
-            Permission(permission),
+            ResourceType(fields.resource_type_filter),
+            PatternType(fields.pattern_type_filter),
+            fields.resource_name_filter,
+            fields.principal_filter,
+            fields.host_filter,
+            Operation(fields.operation),
+            Permission(fields.permission_type),
         )
     except ValueError as error:
         raise ServerError(ErrorCode.INVALID_REQUEST, f"the filter is invalid: {error}") from None

@@ -12,13 +12,12 @@ from fencepost.core.security.acls import CLUSTER_NAME, Acl, Operation, PatternTy
 from fencepost.core.security.audit_events import Event
 from fencepost.core.security.principal import parse_principal
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.server.api.k29_describe_acls import CHANGE, acl_details, check_enabled
+from fencepost.server.api.k29_describe_acls import acl_details, check_enabled
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.security.audit import actor_of
 
-_LONGEST: Final = 1024
+_MAX_NAME_CHARACTERS: Final = 1024
 """Maximum length of a name, principal or host in characters."""
 
 
@@ -40,7 +39,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
             results.append({"error_code": ErrorCode.NONE, "error_message": None})
     try:
         new = await broker.authorizer.create(created)
-        broker.audit.record(Event.ACL_CREATED, actor_of(request.connection), CHANGE, each=map(acl_details, new))
+        broker.audit.changed(request.connection, Event.ACL_CREATED, CLUSTER_ALTER, each=map(acl_details, new))
     except FencepostError as error:
         failed = {"error_code": error.code, "error_message": error.reason}
         results = [result if result["error_code"] else failed for result in results]
@@ -65,8 +64,8 @@ def _read(row: Any) -> Acl:
         raise _invalid(f"the only resource of type CLUSTER is {CLUSTER_NAME!r}")
     if not row.resource_name:
         raise _invalid("the resource's name must not be empty")
-    if max(len(row.resource_name), len(row.principal), len(row.host)) > _LONGEST:
-        raise _invalid(f"a name, principal or host may have at most {_LONGEST} characters")
+    if max(len(row.resource_name), len(row.principal), len(row.host)) > _MAX_NAME_CHARACTERS:
+        raise _invalid(f"a name, principal or host may have at most {_MAX_NAME_CHARACTERS} characters")
     if not row.host:
         raise _invalid("the host must not be empty: use * for all hosts")
     try:

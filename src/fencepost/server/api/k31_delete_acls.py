@@ -9,11 +9,10 @@ from fencepost.core.security.access import CLUSTER_ALTER
 from fencepost.core.security.acls import Acl
 from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, FencepostError
-from fencepost.server.api.k29_describe_acls import CHANGE, acl_details, check_enabled, entry, read_filter
+from fencepost.server.api.k29_describe_acls import acl_details, check_enabled, entry, read_filter
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.security.audit import actor_of
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
@@ -27,15 +26,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         return {"filter_results": [failed] * len(request.message.filters)}
     async for row in paced(request.message.filters):
         try:
-            wanted = read_filter(
-                row.resource_type_filter,
-                row.pattern_type_filter,
-                row.resource_name_filter,
-                row.principal_filter,
-                row.host_filter,
-                row.operation,
-                row.permission_type,
-            )
+            wanted = read_filter(row)
         except FencepostError as error:
             results.append({"error_code": error.code, "error_message": error.reason, "matching_acls": []})
             continue
@@ -46,7 +37,7 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
         results.append({"error_code": ErrorCode.NONE, "error_message": None, "matching_acls": rows})
     try:
         gone = await broker.authorizer.delete(deleted)
-        broker.audit.record(Event.ACL_DELETED, actor_of(request.connection), CHANGE, each=map(acl_details, gone))
+        broker.audit.changed(request.connection, Event.ACL_DELETED, CLUSTER_ALTER, each=map(acl_details, gone))
     except FencepostError as error:
         failed = {"error_code": error.code, "error_message": error.reason, "matching_acls": []}
         results = [result if result["error_code"] else failed for result in results]

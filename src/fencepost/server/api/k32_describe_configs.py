@@ -6,7 +6,7 @@ Versions 1 to 4. v1 adds the source of a value, v3 its type and documentation, v
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from fencepost.core.security.access import (
@@ -19,8 +19,8 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k03_metadata import advertised
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
-from fencepost.server.storage.topic_config import KNOWN, Kind
+from fencepost.server.net.turns import paced
+from fencepost.server.storage.topic_config import KNOWN, Kind, TopicConfig
 from fencepost.server.storage.topics import check_topic_name
 from fencepost.setting import meaning_of
 
@@ -36,14 +36,11 @@ _TYPES: Final = {"bool": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list
 _PYTHON_TYPES: Final = {bool: "bool", int: "long"}
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     once = {(resource.resource_type, resource.resource_name): resource for resource in reversed(message.resources)}
-    return in_pieces(
-        list(reversed(once.values())),
-        lambda resource: _describe(broker, request, resource),
-        lambda results: {"results": results},
-    )
+    resources = paced(list(reversed(once.values())))
+    return {"results": [_describe(broker, request, resource) async for resource in resources]}
 
 
 def _describe(broker: Broker, request: ApiRequest, resource: Any) -> Fields:
@@ -85,12 +82,7 @@ def _rows(broker: Broker, request: ApiRequest, resource: Any) -> list[Fields]:
     if resource.resource_type == TOPIC:
         check_topic_name(resource.resource_name)
         topic = broker.topics.require(resource.resource_name)
-        return [
-            _row(
-                known.name, topic.configs.get(known.name), known.default, known.kind, known.documentation, with_synonyms
-            )
-            for known in KNOWN.values()
-        ]
+        return [_topic_row(known, topic.configs.get(known.name), with_synonyms) for known in KNOWN.values()]
     if resource.resource_type == BROKER:
         if not is_this_node(broker, resource):
             raise ServerError(ErrorCode.INVALID_REQUEST, f"the node must be {broker.config.node_id}, the only one")
@@ -102,31 +94,49 @@ def _rows(broker: Broker, request: ApiRequest, resource: Any) -> list[Fields]:
     raise ServerError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs")
 
 
-def _row(name: str, own: str | None, default: str, kind: str, documentation: str, with_synonyms: bool) -> Fields:
-    synonyms = [{"name": name, "value": own, "source": _FROM_TOPIC}] if own is not None else []
-    synonyms.append({"name": name, "value": default, "source": _FROM_DEFAULT})
+def _row(
+    name: str,
+    value: str | None,
+    kind: str,
+    documentation: str,
+    *,
+    source: int = _FROM_DEFAULT,
+    read_only: bool = True,
+    synonyms: Sequence[Fields] = (),
+) -> Fields:
     return {
         "name": name,
-        "value": default if own is None else own,
-        "read_only": False,
-        "config_source": _FROM_DEFAULT if own is None else _FROM_TOPIC,
+        "value": value,
+        "read_only": read_only,
+        "config_source": source,
         "is_sensitive": False,
-        "synonyms": synonyms if with_synonyms else [],
+        "synonyms": synonyms,
         "config_type": _TYPES[kind],
         "documentation": documentation,
     }
 
 
+def _topic_row(known: TopicConfig, own: str | None, with_synonyms: bool) -> Fields:
+    name, source = known.name, _FROM_DEFAULT if own is None else _FROM_TOPIC
+    synonyms = [{"name": name, "value": own, "source": _FROM_TOPIC}] if own is not None else []
+    synonyms.append({"name": name, "value": known.default, "source": _FROM_DEFAULT})
+    return _row(
+        name,
+        known.default if own is None else own,
+        known.kind,
+        known.documentation,
+        source=source,
+        read_only=False,
+        synonyms=synonyms if with_synonyms else (),
+    )
+
+
 def _group_rows(broker: Broker) -> list[Fields]:
     """Return the times of KIP-848, which are the same for all groups: no heartbeat tells a member its session."""
     settings = broker.groups.consumer_settings
-    times = {
-        "consumer.session.timeout.ms": settings.session_timeout_ms,
-        "consumer.heartbeat.interval.ms": settings.heartbeat_interval_ms,
-    }
     return [
-        {**_row(name, None, str(value), "int", "", with_synonyms=False), "read_only": True}
-        for name, value in times.items()
+        _row("consumer.session.timeout.ms", str(settings.session_timeout_ms), "int", ""),
+        _row("consumer.heartbeat.interval.ms", str(settings.heartbeat_interval_ms), "int", ""),
     ]
 
 
@@ -146,16 +156,7 @@ def _kafka_rows(broker: Broker, request: ApiRequest) -> list[Fields]:
     host, port = advertised(request.connection)
     dialled = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return [
-        {
-            "name": each.name,
-            "value": each.value,
-            "read_only": True,
-            "config_source": _FROM_SERVER,
-            "is_sensitive": False,
-            "synonyms": [],
-            "config_type": _TYPES[each.kind],
-            "documentation": each.documentation,
-        }
+        _row(each.name, each.value, each.kind, each.documentation, source=_FROM_SERVER)
         for each in _kafka_configs(broker, dialled, request.connection.session.listener.name)
     ]
 
@@ -165,16 +166,9 @@ def _server_row(name: str, field: dataclasses.Field[Any], config: object) -> Fie
     text = (
         str(value).lower() if isinstance(value, bool) else ";".join(value) if isinstance(value, tuple) else str(value)
     )
-    return {
-        "name": name.replace("_", "."),
-        "value": None if value is None else text,
-        "read_only": True,
-        "config_source": _FROM_DEFAULT if value == field.default else _FROM_SERVER,
-        "is_sensitive": False,
-        "synonyms": [],
-        "config_type": _TYPES[_PYTHON_TYPES.get(type(value), "string")],
-        "documentation": meaning_of(field),
-    }
+    kind = _PYTHON_TYPES.get(type(value), "string")
+    source = _FROM_DEFAULT if value == field.default else _FROM_SERVER
+    return _row(name.replace("_", "."), None if value is None else text, kind, meaning_of(field), source=source)
 
 
 API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)

@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS, GROUP_ALTER_CONFIGS, TOPIC_ALTER_CONFIGS
-from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.core.security.audit_events import AuditTarget, Event
+from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.server.api.k32_describe_configs import BROKER, TOPIC, is_this_node, require_config
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import refuse_severed
 from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
-from fencepost.server.security.audit import actor_of
 from fencepost.server.storage.topic_config import check_config, check_guards
 from fencepost.server.storage.topics import Topic
 
@@ -73,10 +71,11 @@ async def alter(
 def _keep(broker: Broker, request: ApiRequest, topic: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
     """Add the change to the audit log; None stands for the default."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    broker.audit.record(
+    broker.audit.changed(
+        request.connection,
         Event.CONFIG_CHANGED,
-        actor_of(request.connection),
-        AuditTarget(Operation.ALTER_CONFIGS.name, ResourceType.TOPIC.name, topic),
+        TOPIC_ALTER_CONFIGS,
+        topic,
         before={name: before.get(name) for name in names},
         after={name: after.get(name) for name in names},
     )

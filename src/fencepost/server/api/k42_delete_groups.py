@@ -18,13 +18,13 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import gather_in_pieces, paced
 from fencepost.server.storage.topics import Topic
 
-_AT_ONCE: Final = 100
+_GROUPS_AT_ONCE: Final = 100
 """Groups that share a commit of the store, and one turn of the loop: about 5 ms."""
 
 
 async def handle(broker: Broker, request: ApiRequest) -> Fields:
     names = list(dict.fromkeys(request.message.groups_names))
-    errors = await gather_in_pieces(names, partial(_delete, broker, request), _AT_ONCE)
+    errors = await gather_in_pieces(names, partial(_delete, broker, request), _GROUPS_AT_ONCE)
     results = [{"group_id": name, "error_code": error} for name, error in zip(names, errors, strict=True)]
     return {"results": results}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.core.quotas.entities import Component, Entity, read_filter, stored_name
+from fencepost.core.quotas import Component, Entity, read_filter, stored_name
 from fencepost.core.security.access import CLUSTER_DESCRIBE_CONFIGS
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker

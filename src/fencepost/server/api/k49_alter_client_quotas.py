@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fencepost.core.quotas.entities import Entity, check_entity, check_value, describe_entity, entity_of, stored_entity
+from fencepost.core.quotas import Entity, check_entity, check_value, describe_entity, entity_of, stored_entity
 from fencepost.core.security.access import CLUSTER_ALTER_CONFIGS
 from fencepost.core.security.acls import Operation
 from fencepost.core.security.audit_events import AuditTarget, Event

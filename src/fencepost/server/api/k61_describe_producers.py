@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fencepost.core.producers.dedup import ProducerEntry
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import merged, paced
+from fencepost.server.net.turns import answered, merged, paced
 from fencepost.types import Pid
 
 
@@ -15,18 +17,11 @@ async def handle(broker: Broker, request: ApiRequest) -> Fields:
     asked = await merged(
         (topic.name, ((index, None) for index in topic.partition_indexes)) for topic in request.message.topics
     )
-    return {
-        "topics": [
-            {
-                "name": name,
-                "partitions": [await _describe(broker, request, name, index) async for index in paced(indexes)],
-            }
-            async for name, indexes in paced(asked.items())
-        ]
-    }
+    rows = answered(asked, partial(_describe, broker, request))
+    return {"topics": [{"name": name, "partitions": partitions} async for name, partitions in rows]}
 
 
-async def _describe(broker: Broker, request: ApiRequest, topic: str, index: int) -> Fields:
+async def _describe(broker: Broker, request: ApiRequest, topic: str, index: int, _: None) -> Fields:
     answer: Fields = {"partition_index": index, "error_code": ErrorCode.NONE, "error_message": None}
     try:
         request.require(TOPIC_READ, topic)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from fencepost.core.security.access import TOPIC_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.transactions import TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
+from fencepost.server.net.turns import paced
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
-    names = dict.fromkeys(request.message.transactional_ids)
-    return in_pieces(names, lambda name: _describe(broker, request, name), lambda rows: {"transaction_states": rows})
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
+    names = paced(dict.fromkeys(request.message.transactional_ids))
+    return {"transaction_states": [_describe(broker, request, name) async for name in names]}
 
 
 def _describe(broker: Broker, request: ApiRequest, name: str) -> Fields:

@@ -6,7 +6,6 @@ patterns have RE2's syntax: matching one with Python's `re` could take forever.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Final
 
 from fencepost.core.groups.patterns import BadPattern, name_matcher
@@ -15,13 +14,13 @@ from fencepost.core.transactions import TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.broker import Broker
 from fencepost.server.net.router import Api, ApiRequest, Fields
-from fencepost.server.net.turns import in_pieces
+from fencepost.server.net.turns import paced
 
 _NEVER_HERE: Final = {"PrepareEpochFence", "Dead"}
 """States that exist only in Kafka; a filter may name them."""
 
 
-def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
+async def handle(broker: Broker, request: ApiRequest) -> Fields:
     message = request.message
     states = {state.value for state in TransactionState} | _NEVER_HERE
     unknown = [name for name in message.state_filters if name not in states]
@@ -35,23 +34,21 @@ def handle(broker: Broker, request: ApiRequest) -> Fields | Awaitable[Fields]:
     filters, pids = frozenset(message.state_filters), frozenset(message.producer_id_filters)
     now = broker.clock.now_ms()
 
-    def row(found: TransactionMetadata) -> Fields | None:
-        wanted = (
+    def is_wanted(found: TransactionMetadata) -> bool:
+        return (
             (not filters or found.state.value in filters)
             and (not pids or found.pid in pids)
             and (longer_than < 0 or (found.started_ms >= 0 and now - found.started_ms > longer_than))
             and (matches is None or matches(found.name))
             and request.sees(TRANSACTIONAL_ID_DESCRIBE, found.name)
         )
-        if not wanted:
-            return None
-        return {"transactional_id": found.name, "producer_id": found.pid, "transaction_state": found.state.value}
 
-    return in_pieces(
-        list(broker.transactions),
-        row,
-        lambda rows: {**answer, "transaction_states": [row for row in rows if row is not None]},
-    )
+    rows = [
+        {"transactional_id": found.name, "producer_id": found.pid, "transaction_state": found.state.value}
+        async for found in paced(list(broker.transactions))
+        if is_wanted(found)
+    ]
+    return {**answer, "transaction_states": rows}
 
 
 API = Api(key=66, name="ListTransactions", versions=(0, 2), handle=handle)

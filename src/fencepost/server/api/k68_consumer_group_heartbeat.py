@@ -24,7 +24,7 @@ from fencepost.server.net.router import Api, ApiRequest, Fields
 from fencepost.server.net.turns import paced
 from fencepost.wire import messages
 
-_FEW: Final = 1000
+_MAX_PARTITIONS_ON_LOOP: Final = 1000
 """Partitions that are grouped on the loop."""
 
 
@@ -92,7 +92,7 @@ def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
 
 async def grouped(broker: Broker, partitions: Partitions) -> list[dict[str, Any]]:
     """`by_topic`, in a thread if there are many."""
-    if len(partitions) <= _FEW:
+    if len(partitions) <= _MAX_PARTITIONS_ON_LOOP:
         return by_topic(partitions)
     return await broker.codecs.run(partial(by_topic, partitions))
 

@@ -28,8 +28,8 @@ from fencepost._version import __version__
 from fencepost.errors import StorageError
 from fencepost.log import snapshot as snapshots
 from fencepost.log.files import OsFiles
-from fencepost.log.pin_job import PinJob
 from fencepost.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, file_name, walk_batches
+from fencepost.log.snapshot_job import PinJob
 from fencepost.server.backup.manifest import POINT, STORE, Point, PointFile
 
 if TYPE_CHECKING:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
 from fencepost.core.security.principal import parse_principal
-from fencepost.core.topic_name import fault_of
 from fencepost.errors import ConfigError
 from fencepost.server.config.addresses import is_loopback, parse_address
 from fencepost.server.config.listener import ListenerConfig, WrongSetting, raise_first
 from fencepost.setting import setting
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, fault_of_topic_name
 
 Sync: TypeAlias = Literal["always", "os"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
@@ -459,7 +458,7 @@ def check_setting(field: Field[Any], value: object) -> None:
     if name == "authorization_super_users" and isinstance(value, tuple):
         for principal in value:
             _check_principal(name, principal)
-    if name == "audit_topic" and value is not None and (fault := fault_of(str(value))) is not None:
+    if name == "audit_topic" and value is not None and (fault := fault_of_topic_name(str(value))) is not None:
         raise WrongSetting(name, f"{file_name(name)}: {fault}")
     if name == "audit_file" and isinstance(value, Path) and (value.is_dir() or not value.parent.is_dir()):
         raise WrongSetting(name, f"{file_name(name)} must be a file in a folder that exists, not {str(value)!r}")

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from fencepost.core.groups.classic import Group
-from fencepost.core.groups.classic_messages import Join, Sync
+from fencepost.core.groups.classic_messages import Join, Protocols, Sync, size_of_protocols
 from fencepost.core.groups.kip848 import ConsumerGroup
 from fencepost.core.groups.kip848_messages import ExistingTopics, Heartbeat
 from fencepost.core.groups.offsets import Committed, OffsetTable
-from fencepost.core.groups.roster import Protocols, size_of_protocols
 from fencepost.server.coordinators import group_rows
 from fencepost.types import Milliseconds, TopicPartition
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from fencepost.core.groups.assignors import PartitionId, Partitions, in_order
-from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord
+from fencepost.core.groups.classic_messages import GroupRecord, MemberRecord, Protocols
 from fencepost.core.groups.kip848_messages import (
     Changes,
     ClassicPart,
@@ -24,7 +24,6 @@ from fencepost.core.groups.kip848_messages import (
     TopicInfo,
 )
 from fencepost.core.groups.offsets import Committed
-from fencepost.core.groups.roster import Protocols
 from fencepost.server.storage.store import Later, Queryable, Statement
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -42,8 +41,8 @@ SCHEMA: Final = (
     ) WITHOUT ROWID""",
 )
 
-_FEW: Final = 500
-"""Rows that are made on the loop."""
+MAX_ROWS_ON_LOOP: Final = 500
+"""Offsets, or partitions of a transaction, whose rows are made on the loop; the store's thread makes more."""
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
 
@@ -108,7 +107,7 @@ def _put_consumer(group_id: str, changes: Changes, empty_since_ms: Milliseconds 
 
 def put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> Sequence[Statement]:
     make = partial(_put_offsets, group_id, offsets)
-    return make() if len(offsets) <= _FEW else Later(len(offsets), make)
+    return make() if len(offsets) <= MAX_ROWS_ON_LOOP else Later(len(offsets), make)
 
 
 def _put_offsets(group_id: str, offsets: Mapping[TopicPartition, Committed]) -> list[Statement]:

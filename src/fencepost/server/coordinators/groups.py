@@ -76,12 +76,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 _Downgrade: TypeAlias = tuple[Group, list[Effect]]
 
-SCHEMA: Final = group_rows.SCHEMA
-
 _EXPIRY_CHECK_SECONDS: Final = 600
 """Kafka: offsets.retention.check.interval.ms"""
 
-_SECONDS: Final = 0.003
+_SECONDS_PER_PIECE: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
 
 _AFTER_A_FAILURE_MS: Final = 1000
@@ -727,7 +725,7 @@ class GroupCoordinator:
                 self._arm_at(entry, now + _AFTER_A_FAILURE_MS)
             else:
                 self._arm(entry)
-            if perf_counter() - began > _SECONDS:
+            if perf_counter() - began > _SECONDS_PER_PIECE:
                 break  # thousands of sessions may end at the same moment: others get their turn
         if self._timers:
             self._sleep_until(self._timers[0][0])

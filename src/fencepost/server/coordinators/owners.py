@@ -42,9 +42,9 @@ LAST_TOKEN: Final = "last_token"  # noqa: S105
 """The row of `meta` that a restored backup has: tokens up to this one may have been given after the backup."""
 
 _PATROL_SECONDS: Final = 0.05
-_SECONDS: Final = 0.003
+_SECONDS_PER_PIECE: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
-_FEW: Final = 32
+_MAX_PARTITIONS_PER_PIECE: Final = 32
 """Number of granted partitions that are looked at in one piece."""
 _NAMES_IN_LOG: Final = 20
 """Maximum number of resources that a line in the log names."""
@@ -176,7 +176,7 @@ class Owners:
             # Also if nobody was severed: the previous owner may have disconnected a moment ago.
             durable.append(self._broker.syncer.barrier())
             durable.append(self._broker.store.execute(_TokenRows(group, judged.fresh), at_once=True))
-            if len(judged.fresh) > _FEW or any(self._unread(judged.fresh)):
+            if len(judged.fresh) > _MAX_PARTITIONS_PER_PIECE or any(self._unread(judged.fresh)):
                 # A task, because nobody awaits the rest of a claim whose client leaves at this moment.
                 durable.append(asyncio.ensure_future(self._bring_all_to_light(judged)))
         return [each for each in durable if not _is_done(each)]
@@ -244,7 +244,7 @@ class Owners:
                 answer.set_result(judged)
             elif isinstance(judged, Granted):  # it gave up in the same turn
                 self.table.release(waiting.claimant, waiting.group, [row.name for row in judged.fresh])
-            if perf_counter() - began > _SECONDS:
+            if perf_counter() - began > _SECONDS_PER_PIECE:
                 asyncio.get_running_loop().call_soon(self._serve_line)
                 return
 

@@ -58,11 +58,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FEW: Final = 500
-"""Partitions and offsets of a transaction whose rows are made on the loop."""
-
-SCHEMA: Final = transaction_rows.SCHEMA
-
 _PATROL_SECONDS: Final = 0.25
 _LATE_AT_ONCE: Final = 32
 """Transactions that are aborted or forgotten at a time because of their age."""
@@ -608,7 +603,7 @@ def _rows(
 ) -> Sequence[Statement]:
     """Return what stores a transaction. If it is large, the store's thread makes the rows, from what it is now."""
     size = len(transaction.partitions) + sum(map(len, staged.values()))
-    if size <= _FEW:
+    if size <= group_rows.MAX_ROWS_ON_LOOP:
         return [transaction_rows.put(transaction, staged), *more()]
     snapshot, groups = _copy(transaction), dict(staged)
     return Later(1 + size, lambda: [transaction_rows.put(snapshot, groups), *more()])

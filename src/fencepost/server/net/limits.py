@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from fencepost.core.quotas.bucket import TokenBucket
-from fencepost.core.quotas.entities import CONNECTION_CREATION_RATE
+from fencepost.core.quotas import CONNECTION_CREATION_RATE, TokenBucket
 from fencepost.core.security.principal import ANONYMOUS, Principal
 from fencepost.server.config.addresses import one_client
 

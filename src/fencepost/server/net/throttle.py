@@ -14,13 +14,13 @@ from collections.abc import Awaitable, Callable, Generator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from fencepost.core.quotas.entities import (
+from fencepost.core.quotas import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    Limit,
 )
-from fencepost.core.quotas.table import Limit
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Milliseconds
 from fencepost.wire.apis import Key

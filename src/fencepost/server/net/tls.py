@@ -17,9 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from fencepost.core.security.distinguished_name import subject_of
+from fencepost.core.security.certificate_name import PrincipalRules, subject_of
 from fencepost.core.security.principal import USER, Principal
-from fencepost.core.security.principal_rules import PrincipalRules
 from fencepost.errors import ConfigError, FencepostError
 from fencepost.server.config.listener import ListenerConfig, WrongSetting
 from fencepost.server.net.receive_buffer import ReceiveBuffers

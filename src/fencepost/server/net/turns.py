@@ -1,6 +1,6 @@
 """Long work in pieces, so that no request blocks the loop: other connections get their turn in between.
 
-Handlers iterate over long lists with `in_pieces` or `paced`. Decoding a large request and encoding a large answer
+Handlers iterate over long lists with `paced`. Decoding a large request and encoding a large answer
 cannot be divided, so they run in a thread (`Codecs`), and the interpreter switches between it and the loop. There is
 only one such thread, so that many large requests together do not slow down the loop more than one.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any, Final, TypeVar
@@ -22,8 +22,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 A = TypeVar("A")
 
-_FEW: Final = 100
-"""Lists up to this length are handled in one piece."""
 _SECONDS: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
 _LITTLE_SECONDS: Final = 0.001
@@ -146,16 +144,12 @@ async def merged(lists: Iterable[tuple[K, Iterable[tuple[T, R]]]]) -> dict[K, di
     return found
 
 
-def in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A | Awaitable[A]:
-    """Return `finish([make(item) for item in items])`: directly for a few items, otherwise as a coroutine with
-    pauses."""
-    if len(items) <= _FEW:
-        return finish([make(item) for item in items])
-    return _in_pieces(items, make, finish)
-
-
-async def _in_pieces(items: Collection[T], make: Callable[[T], R], finish: Callable[[list[R]], A]) -> A:
-    return finish([make(item) async for item in paced(items)])
+async def answered(
+    asked: Mapping[K, Mapping[T, R]], answer: Callable[[K, T, R], Awaitable[A]]
+) -> AsyncIterator[tuple[K, list[A]]]:
+    """Yield each key of `merged` entries with the answers to its entries."""
+    async for key, entries in paced(asked.items()):
+        yield key, [await answer(key, name, entry) async for name, entry in paced(entries.items())]
 
 
 async def gather_in_pieces(items: Sequence[T], do: Callable[[T], Awaitable[R]], at_once: int) -> list[R]:

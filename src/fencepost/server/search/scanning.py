@@ -13,16 +13,15 @@ from dataclasses import dataclass, field
 from time import perf_counter, process_time, thread_time
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from fencepost.core.producers.sequence import last_of
 from fencepost.core.search.matching import RecordTests
 from fencepost.core.search.pace import SearchPace
-from fencepost.core.sequence import last_of
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import Record, decode_batch, unpack
-from fencepost.kernel.codecs import CODECS, NONE
+from fencepost.kernel.codecs import CODECS, NONE, unpacked
 from fencepost.kernel.header import HEADER_SIZE, BatchHeader, check_batch, read_header
-from fencepost.kernel.payload import unpacked
-from fencepost.log.counting import is_aborted
 from fencepost.log.partition import OffsetOutOfRange, PartitionLog
+from fencepost.log.reading import is_aborted
 from fencepost.types import Milliseconds, Offset, Pid
 
 PIECE_SECONDS: Final = 0.25

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from fencepost.clock import Clock
 from fencepost.core.own.ownership import OwnedResource
+from fencepost.core.repeats import Floods
 from fencepost.core.security.access import Need
-from fencepost.core.security.acls import Operation, ResourceType
+from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, AuditTarget, Event, line
-from fencepost.core.security.floods import Floods
 from fencepost.server.config.addresses import one_client
 from fencepost.server.process.line_thread import LineThread
 from fencepost.types import Milliseconds
@@ -186,6 +186,20 @@ class Audit:
         if self._thread is not None and self.places:
             made = each if each is not None else (details,) if details else _ONCE
             self._thread.put(_Entry(self._clock.now_ms(), event, actor, target, failed, made))
+
+    def changed(
+        self,
+        connection: Client,
+        event: Event,
+        need: Need,
+        name: str = CLUSTER_NAME,
+        *,
+        each: Iterable[Mapping[str, Any]] | None = None,
+        **details: Any,
+    ) -> None:
+        """Add a line, or one for `each`, about what a client did to this resource, by the permission that it needs."""
+        target = AuditTarget(need.operation.name, need.resource_type.name, name)
+        self.record(event, actor_of(connection), target, each=each, **details)
 
     def denied(self, connection: Client, api: str, need: Need, name: str) -> None:
         """Add a line about an operation that a client may not perform, unless it repeats itself."""

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from fencepost.clock import Clock
-from fencepost.core.quotas.bucket import TokenBucket
-from fencepost.core.quotas.entities import Entity
-from fencepost.core.quotas.table import Limit, QuotaTable, Share
+from fencepost.core.quotas import Entity, Limit, QuotaTable, Share, TokenBucket
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.server.storage.store import Statement, Store
 

@@ -16,7 +16,7 @@ from fencepost.clock import Clock
 from fencepost.core.producers.dedup import Accept, BatchVerdict
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.kernel.header import BatchHeader
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
 from fencepost.log.partition import PartitionLog
 from fencepost.server.coordinators.pids import PidAllocator
@@ -46,7 +46,7 @@ class Disk:
 
     def __init__(
         self,
-        files: Files,
+        files: OsFiles,
         handles: Handles,
         threads: Executor,
         clock: Clock,
@@ -222,7 +222,7 @@ class Partition:
     def advance(self, offset: Offset) -> None:
         """Let readers see everything before `offset`."""
         if self.log is not None:
-            self.log.synced(offset)
+            self.log.advance_high_watermark(offset)
         # Sync rounds do not overlap, so this one covers everything that was appended before the last one ended.
         self.visible_bytes, self._soon_visible_bytes = self._soon_visible_bytes, self.appended_bytes
         self.wake()

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from fencepost.clock import Clock
 from fencepost.errors import FencepostError, StorageError
-from fencepost.log.files import Files
+from fencepost.log.files import OsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class TopicSize(NamedTuple):
 class Space:
     """The check of the free space, and the reserve. Only the loop calls `admits`; any thread may call the rest."""
 
-    def __init__(self, directory: Path, files: Files, clock: Clock, *, min_free: int, reserve: int) -> None:
+    def __init__(self, directory: Path, files: OsFiles, clock: Clock, *, min_free: int, reserve: int) -> None:
         self._directory = str(directory)
         self._reserve_path = f"{directory}/{NAME}"
         self._files = files

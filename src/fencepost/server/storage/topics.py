@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from fencepost.clock import Clock
-from fencepost.core.topic_name import fault_of
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.log.config import LogConfig
 from fencepost.server.storage.partition import Disk, Partition
 from fencepost.server.storage.store import Statement, Store
 from fencepost.server.storage.topic_config import check_config, check_guards, log_config, timestamp_slack, writer_ids
-from fencepost.types import Milliseconds
+from fencepost.types import Milliseconds, fault_of_topic_name
 
 MAX_PARTITIONS: Final = 100_000
 KAFKAS_OWN: Final = frozenset({"__consumer_offsets", "__transaction_state"})
@@ -32,7 +31,7 @@ that read Kafka's would find it empty."""
 
 def check_topic_name(name: str) -> None:
     """Raise INVALID_TOPIC_EXCEPTION with the reason unless `name` is valid."""
-    fault = fault_of(name)
+    fault = fault_of_topic_name(name)
     if fault is not None:
         raise ServerError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
 

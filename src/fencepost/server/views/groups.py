@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fencepost.core.groups.assignment import read_assignment
+from fencepost.core.groups.subscription import read_assignment
 from fencepost.core.rows import GroupDetails, GroupMember, GroupOffset, GroupSummary, lag_between
 from fencepost.core.security.access import TOPIC_DESCRIBE
 from fencepost.errors import ErrorCode, ServerError

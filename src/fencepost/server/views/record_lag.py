@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from fencepost.errors import FencepostError
-from fencepost.log.counting import count_committed
 from fencepost.log.partition import PartitionLog
+from fencepost.log.reading import count_committed
 from fencepost.types import Offset, TopicPartition
 
 K = TypeVar("K")

@@ -19,8 +19,8 @@ from fencepost.core.security.access import TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
 from fencepost.kernel.header import read_header
-from fencepost.log.counting import is_aborted
 from fencepost.log.partition import PartitionLog
+from fencepost.log.reading import is_aborted
 from fencepost.server.views.asking import HttpCaller
 from fencepost.server.views.paging import Page, PagePlace, cut
 from fencepost.server.views.topics import seen_topics

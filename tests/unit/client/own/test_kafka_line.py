@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fencepost.client.own.kafka_line import wait_in_line
-from fencepost.core.own.kafka_line import Records, is_next
-from fencepost.core.own.kafka_records import Claimant, OwnerRecord, WaitingClaimRecord
+from fencepost.core.own.kafka_records import Claimant, OwnerRecord, Records, WaitingClaimRecord, is_next
 from fencepost.core.own.kafka_steps import DescribeWriter, FenceClaims, FenceWriters, ReadRecords, WriteRecords
 from fencepost.core.own.ownership import ClaimedResource
 from fencepost.core.producers.pid import Identity

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fencepost.core.groups.classic import Group
-from fencepost.core.groups.classic_messages import GroupState, Leave, topics_of_subscription
+from fencepost.core.groups.classic_messages import GroupState, Leave
+from fencepost.core.groups.subscription import topics_of_subscription
 from fencepost.errors import ErrorCode
 from tests.support.classic_group import REBALANCE_MS, SESSION_MS, GroupUnderTest
 

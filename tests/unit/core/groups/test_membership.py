@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.groups.classic_member import ClassicJoin, ClassicJoined
+from fencepost.core.groups.classic_member import ClassicJoin
+from fencepost.core.groups.classic_messages import JoinResult
 from fencepost.core.groups.consumer_member import ConsumerAnswer, ConsumerBeat
-from fencepost.core.groups.holding import Assigned, ToRevoke, WereLost
-from fencepost.core.groups.member_settings import MemberSettings
+from fencepost.core.groups.holding import Assigned, MemberSettings, ToRevoke, WereLost
 from fencepost.core.groups.membership import Membership
 from fencepost.errors import ErrorCode, ServerError, TooSlow
 from fencepost.types import TopicPartition
@@ -137,7 +137,7 @@ def test_a_group_of_another_protocol_is_joined_in_its_own() -> None:
     membership = member()
     told(membership, 0.0, ConsumerAnswer(ErrorCode.GROUP_ID_NOT_FOUND))
     assert membership.protocol == "cooperative"
-    cooperative = told(membership, 0.1, ClassicJoined(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+    cooperative = told(membership, 0.1, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     assert isinstance(cooperative, ClassicJoin)
     assert [name for name, _ in cooperative.protocols] == ["cooperative-sticky"]
     eager = membership.next(0.2)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.groups.assignment import read_assignment
-from fencepost.core.groups.classic_messages import topics_of_subscription
 from fencepost.core.groups.subscription import (
     COOPERATIVE,
     Subscription,
     divide,
+    read_assignment,
     read_subscription,
+    topics_of_subscription,
     write_assignment,
     write_subscription,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.own.claim_request import DEFAULT_GROUP, LONGEST_WAIT, check_claim
+from fencepost.core.own.claim_request import DEFAULT_GROUP, MAX_WAIT_SECONDS, check_claim
 
 pytestmark = pytest.mark.unit
 
@@ -71,7 +71,7 @@ def test_one_name_is_not_taken_for_a_list_of_letters() -> None:
 
 def test_a_claim_that_waits_for_as_long_as_it_takes_asks_for_the_longest_wait() -> None:
     wanted = check_claim("g", ["r"], wait=True)
-    assert wanted.wait == LONGEST_WAIT
+    assert wanted.wait == MAX_WAIT_SECONDS
     assert wanted.fields()["wait_ms"] == 2**31 - 1
 
 

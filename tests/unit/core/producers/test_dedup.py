@@ -19,7 +19,7 @@ from fencepost.core.producers.dedup import (
     StaleEpoch,
 )
 from fencepost.core.producers.faded import FadedProducers
-from fencepost.core.sequence import MAX_SEQUENCE, advance, last_of
+from fencepost.core.producers.sequence import MAX_SEQUENCE, advance, last_of
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
 pytestmark = pytest.mark.unit

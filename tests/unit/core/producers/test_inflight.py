@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fencepost.core import sequence
+from fencepost.core.producers import sequence
 from fencepost.core.producers.dedup import Accept, Duplicate, ProducerTable, SequencedBatch, StaleEpoch
 from fencepost.core.producers.inflight import (
     NO_STAMP,
@@ -22,7 +22,7 @@ from fencepost.core.producers.inflight import (
     WrittenAs,
 )
 from fencepost.core.producers.pid import FENCING, Identity
-from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.core.producers.sequence import MAX_SEQUENCE
 from fencepost.errors import ErrorCode
 from fencepost.types import Epoch, Offset, Pid, Sequence
 

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.core.producers.pid import Identity
 from fencepost.core.producers.recollection import NOWHERE, Known, PartitionFence, Recollection, SavedPlace, Taken
-from fencepost.core.sequence import MAX_SEQUENCE
+from fencepost.core.producers.sequence import MAX_SEQUENCE
 from fencepost.types import Epoch, Offset, Pid, Sequence
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ from fencepost.core.security.guessing import (
     ADDRESS_PAUSE,
     FORGET_SECONDS,
     FREE_FAILURES,
-    LONGEST_PAUSE,
-    LONGEST_WAIT,
+    MAX_PAUSE_SECONDS,
+    MAX_WAIT_SECONDS,
     LoginPace,
 )
 
@@ -33,7 +33,7 @@ def test_each_failure_doubles_the_pause_before_the_next_attempt() -> None:
         now += wait
         pace.failed(HERE, "alice", now)
     assert waits[:5] == pytest.approx([0.0, 0.1, 0.2, 0.4, 0.8])
-    assert waits[-1] == pytest.approx(LONGEST_PAUSE)
+    assert waits[-1] == pytest.approx(MAX_PAUSE_SECONDS)
     assert pace.attempt(HERE, "bob", now) == 0.0, "another user"
     assert pace.attempt(THERE, "alice", now) == 0.0, "another address"
 
@@ -86,7 +86,7 @@ def test_a_login_of_his_own_does_not_help_who_guesses() -> None:
     for _ in range(FREE_FAILURES):
         pace.failed(HERE, "alice", 0.0)
         pace.succeeded(HERE, "mallory")
-    assert pace.attempt(HERE, "alice", 0.0) == pytest.approx(LONGEST_PAUSE)
+    assert pace.attempt(HERE, "alice", 0.0) == pytest.approx(MAX_PAUSE_SECONDS)
     assert pace.attempt(HERE, "bob", 0.0) == pytest.approx(ADDRESS_PAUSE), "her pause is not his"
     assert pace.attempt(HERE, "carol", 0.0) == pytest.approx(2 * ADDRESS_PAUSE)
 
@@ -109,9 +109,9 @@ def test_guesses_at_one_user_are_never_faster_than_the_pauses_allow(attempts: li
         now += later
         wait = pace.attempt(HERE, user, now)
         if wait is not None:
-            assert wait <= LONGEST_WAIT
+            assert wait <= MAX_WAIT_SECONDS
             starts[user].append(now + wait)
             pace.failed(HERE, user, now + wait)
     for checked in starts.values():
         for number, (first, second) in enumerate(pairwise(checked)):
-            assert second - first >= min(guessing.FIRST_PAUSE * 2.0**number, LONGEST_PAUSE) - 1e-6
+            assert second - first >= min(guessing.FIRST_PAUSE * 2.0**number, MAX_PAUSE_SECONDS) - 1e-6

@@ -14,7 +14,7 @@ from fencepost.core.producers.dedup import Duplicate, StaleEpoch
 from fencepost.errors import StorageError
 from fencepost.kernel import check_batch, decode_batch, encode_batch, encode_marker, read_header
 from fencepost.kernel.control import MarkerType
-from fencepost.log.compaction.rewriting import delete_horizon
+from fencepost.log.compaction.survivors import delete_horizon
 from fencepost.log.config import LogConfig
 from fencepost.log.partition import PartitionLog
 from fencepost.types import Epoch, Offset, Pid
@@ -42,7 +42,7 @@ def seal(bed: LogBed) -> None:
     bed.log.config = dataclasses.replace(config, segment_bytes=1)
     put(bed, (b"seal", b""))
     bed.log.config = config
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
 
 
 def compact(log: PartitionLog, *, now_ms: int = NOW, max_keys: int = 1000) -> bool:
@@ -93,7 +93,7 @@ class TestRecords:
         seal(bed)
         put(bed, (b"a", b"2"))
         put(bed, (b"a", b"3"))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         compact(bed.log)
         assert contents(bed.log) == [(0, b"a", b"1"), (2, b"a", b"2"), (3, b"a", b"3")]
 
@@ -547,7 +547,7 @@ class TestMeanwhile:
         assert job is not None
         uncompacted = [(0, b"a", b"1"), (1, b"b", b"1"), (2, b"a", b"2")]
         put(bed, (b"c", b"1"))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert contents(bed.log) == [*uncompacted, (4, b"c", b"1")]
         job.write()
         bed.handles.close()  # so that every file is reopened
@@ -557,7 +557,7 @@ class TestMeanwhile:
         compacted = [(1, b"b", b"1"), (2, b"a", b"2"), (4, b"c", b"1")]
         assert contents(bed.log) == compacted
         put(bed, (b"d", b"1"))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         job.finish()
         bed.handles.close()
         assert contents(bed.log) == [*compacted, (5, b"d", b"1")]
@@ -622,7 +622,7 @@ class TestMeanwhile:
         compact(bed.log)
         early.write()
         put(bed, (b"b", b"1"))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         bed.reopen()
         assert contents(bed.log) == [(1, b"a", b"2"), (3, b"b", b"1")]
 
@@ -701,7 +701,7 @@ class TestWhen:
         assert not bed.log.wants_compaction(NOW)
         assert bed.log.compaction(NOW) is None
         put(bed, (b"a", b"1"))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert not bed.log.wants_compaction(NOW)
         assert bed.log.compaction(NOW) is None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
+from fencepost.core.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
 from fencepost.server.net import throttle as throttle_module
 from fencepost.server.net.throttle import Throttle
 from fencepost.server.security.quotas import QuotaChange, Quotas

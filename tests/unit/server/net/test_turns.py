@@ -16,7 +16,7 @@ from fencepost.server.api import APIS
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.net.router import ApiRequest
 from fencepost.server.net.session import Session
-from fencepost.server.net.turns import Codecs, SharedTurns, in_pieces, merged, paced
+from fencepost.server.net.turns import Codecs, SharedTurns, merged, paced
 from fencepost.wire.own import UNSET_TOKEN
 
 pytestmark = pytest.mark.unit
@@ -42,19 +42,6 @@ async def turns_of_another(work: Awaitable[Any]) -> int:
     done = True
     await task
     return turns
-
-
-def test_a_short_list_is_worked_off_at_once() -> None:
-    assert in_pieces([1, 2, 3], lambda number: number + 1, tuple) == (2, 3, 4)
-
-
-def test_a_long_list_is_worked_off_in_pieces_with_others_in_between() -> None:
-    async def work() -> int:
-        pieces = in_pieces(range(200), slowly, lambda rows: rows)
-        assert isinstance(pieces, Awaitable)
-        return await turns_of_another(pieces)
-
-    assert asyncio.run(work()) > 10
 
 
 def test_a_list_that_is_gone_through_keeps_its_order_and_lets_others_in() -> None:

@@ -134,7 +134,7 @@ def _fill(log: PartitionLog, entries: list[tuple[object, int, list[Any] | None]]
         header = check_batch(batch)
         log.judge(header)
         log.append(memoryview(batch), header, NOW)
-    log.synced(log.end_offset)
+    log.advance_high_watermark(log.end_offset)
 
 
 def _naive(
@@ -197,7 +197,7 @@ def test_a_damaged_batch_is_said_and_the_rest_is_searched(tmp_path: Path) -> Non
     bed = LogBed(tmp_path / "log", replace(SMALL, segment_bytes=1 << 20))
     for number in range(3):
         bed.append(b"needle %d" % number, b"hay")
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     path = next(bed.directory.glob("*.log"))
     content = bytearray(path.read_bytes())
     at = content.index(b"needle 1")
@@ -216,7 +216,7 @@ def test_the_gaps_of_compaction_are_not_counted(tmp_path: Path) -> None:
     for _ in range(3):
         batch = encode_batch(rows)
         bed.log.append(memoryview(batch), check_batch(batch), NOW)
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     job = bed.log.compaction(NOW + 1_000_000)
     assert job is not None
     job.write()
@@ -264,7 +264,7 @@ def test_what_a_record_shows(tmp_path: Path) -> None:
         codec=3, pid=7, epoch=2, base_sequence=0,
     )  # fmt: skip
     bed.log.append(memoryview(batch), check_batch(batch), NOW)
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     piece = Scanner(RecordTests(SearchForm()), committed=True).scan(_whole(bed.log))
     assert piece.found == [
         FoundRecord(0, Offset(0), NOW, b"k", b"v", (), "lz4", 7, 2, 0, ""),

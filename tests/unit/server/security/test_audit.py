@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fencepost.core.own.ownership import OwnedResource
+from fencepost.core.repeats import MOST_DEEDS
 from fencepost.core.security.access import TOPIC_READ
 from fencepost.core.security.audit_events import Actor, AuditTarget, Event
-from fencepost.core.security.floods import MOST_DEEDS
 from fencepost.core.security.principal import Principal
 from fencepost.errors import StorageError
 from fencepost.server.process import line_thread

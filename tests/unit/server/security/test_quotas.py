@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.core.quotas.entities import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, entity_of
-from fencepost.core.quotas.table import Limit
+from fencepost.core.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, Limit, entity_of
 from fencepost.server.security.quotas import _MOST_BUCKETS, QuotaChange, Quotas
 
 pytestmark = pytest.mark.unit

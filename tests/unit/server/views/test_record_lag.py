@@ -67,7 +67,7 @@ class Writer:
             append(self.bed.log, encode_batch(rows, pid=pid, epoch=0, base_sequence=sequence, transactional=True))
             self.sequences[pid] = sequence + count
             self.open.add(pid)
-        self.bed.log.synced(self.bed.log.end_offset)
+        self.bed.log.advance_high_watermark(self.bed.log.end_offset)
 
 
 def compact(log: PartitionLog) -> None:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.core.groups.classic import Group
-from fencepost.core.groups.classic_messages import GroupSettings, Join, Member
-from fencepost.core.groups.roster import Protocols, Roster
+from fencepost.core.groups.classic_messages import GroupSettings, Join, Member, Protocols, Roster
 
 pytestmark = pytest.mark.unit
 

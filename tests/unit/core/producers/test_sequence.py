@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.sequence import MAX_SEQUENCE, advance, distance, following, last_of
+from fencepost.core.producers.sequence import MAX_SEQUENCE, advance, distance, following, last_of
 from fencepost.types import Sequence
 
 pytestmark = pytest.mark.unit

@@ -1,4 +1,4 @@
-"""The bucket of one quota."""
+"""Names of entities, and the bucket that measures the use of a quota."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.core.quotas.bucket import LONGEST_SECONDS, TokenBucket
+from fencepost.core.quotas import (
+    CONNECTION_CREATION_RATE,
+    MAX_OVERDRAWN_SECONDS,
+    QuotaTable,
+    TokenBucket,
+    entity_of,
+    stored_entity,
+)
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("spelling", ["2001:DB8:0::1", "2001:db8::1", "2001:0db8:0:0:0:0:0:0001"])
+def test_a_quota_is_for_an_address_however_it_is_spelled(spelling: str) -> None:
+    table = QuotaTable()
+    table.set(stored_entity(entity_of({"ip": spelling})), CONNECTION_CREATION_RATE, 5.0)
+    assert table.of_address("2001:db8::1", CONNECTION_CREATION_RATE) == 5.0
+    assert table.of_address("2001:DB8::0:1", CONNECTION_CREATION_RATE) == 5.0
+
+
+def test_other_names_stay_as_they_are() -> None:
+    for entity in (entity_of({"user": "::0:1", "client-id": None}), entity_of({"ip": None}), entity_of({"ip": "x"})):
+        assert stored_entity(entity) == entity
 
 
 def test_a_client_below_its_rate_never_waits() -> None:
@@ -46,7 +66,7 @@ def test_a_lower_rate_takes_the_rest_of_the_burst_away() -> None:
 
 def test_no_request_mutes_for_days() -> None:
     bucket = TokenBucket(1.0, 1.0, 0.0)
-    assert bucket.spend(1e12, 0.0) == LONGEST_SECONDS
+    assert bucket.spend(1e12, 0.0) == MAX_OVERDRAWN_SECONDS
 
 
 def test_a_bucket_is_available_until_it_is_empty() -> None:

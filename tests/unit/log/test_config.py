@@ -32,7 +32,7 @@ def fill_hours(bed: LogBed, hours: int) -> None:
     """Write one segment of records per hour, from NOW on."""
     for hour in range(hours):
         append(bed.log, make_batch(b"%d" % hour + b"x" * 900, timestamp=NOW + hour * HOUR))
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
     assert len(bed.log.segments) == hours
 
 
@@ -48,7 +48,7 @@ class TestByTime:
         bed = make_bed(tmp_path, retention_ms=2 * HOUR)
         append(bed.log, make_batch(b"young" * 200, timestamp=NOW + 100 * HOUR))
         fill_hours_after = [append(bed.log, make_batch(b"x" * 900, timestamp=NOW)) for _ in range(3)]
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert fill_hours_after
         assert bed.log.apply_retention(NOW + 50 * HOUR) == 0
 
@@ -56,7 +56,7 @@ class TestByTime:
         bed = make_bed(tmp_path, retention_ms=2 * HOUR)
         fill_hours(bed, 3)
         append(bed.log, make_batch(b"x", pid=4, epoch=0, sequence=0))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert bed.log.apply_retention(NOW + 1000 * HOUR) == 4
         assert (bed.log.start_offset, bed.log.end_offset, bed.log.size) == (4, 4, 0)
         assert bed.log.apply_retention(NOW + 2000 * HOUR) == 0
@@ -72,7 +72,7 @@ class TestByTime:
         bed = make_bed(tmp_path, retention_ms=2 * HOUR)
         for hour in range(3):
             append(bed.log, make_batch(b"x" * 900, timestamp=-1), now_ms=NOW + hour * HOUR)
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert bed.log.apply_retention(NOW + 3 * HOUR) == 1
 
     def test_minus_one_keeps_everything(self, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ class TestLimits:
         bed = make_bed(tmp_path, retention_bytes=0)
         for hour in range(4):
             append(bed.log, make_batch(b"x" * 900, timestamp=NOW + hour))
-        bed.log.synced(Offset(2))
+        bed.log.advance_high_watermark(Offset(2))
         assert bed.log.apply_retention(NOW) == 2
 
     def test_an_open_transaction_holds_its_segments(self, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ class TestLimits:
         append(bed.log, make_batch(b"x" * 900))
         append(bed.log, make_batch(b"x" * 900, pid=1, epoch=0, sequence=0, transactional=True))
         append(bed.log, make_batch(b"x" * 900))
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         assert bed.log.apply_retention(NOW) == 1
 
     def test_a_topic_that_is_only_compacted_forgets_nothing_by_age(self, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ class TestLimits:
         bed = make_bed(tmp_path, retention_ms=1)
         fill_hours(bed, 2)
         bed.append(b"y" * 100)
-        bed.log.synced(bed.log.end_offset)
+        bed.log.advance_high_watermark(bed.log.end_offset)
         bed.files.short_write(10)
         bed.files.fail_next("truncate", errno.EIO)
         with pytest.raises(StorageError, match="disk full"):

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.log.checking import check_log
 from fencepost.log.files import OsFiles
-from fencepost.log.pin_job import PinJob
+from fencepost.log.snapshot_job import PinJob
 from tests.support.log_bed import NOW, SMALL, LogBed, append, make_batch
 
 pytestmark = pytest.mark.unit
@@ -21,7 +21,7 @@ def fill(bed: LogBed, count: int = 20) -> None:
     for number in range(count):
         append(bed.log, make_batch(b"%d" % number + b"." * 100, key=b"key %d" % (number % 9)))
     bed.log.sync()
-    bed.log.synced(bed.log.end_offset)
+    bed.log.advance_high_watermark(bed.log.end_offset)
 
 
 def test_a_segment_without_a_known_index_is_pinned_with_one(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Produce requests with one batch for one partition, and their answers: what does not change is encoded once.
 
-A record that is sent alone spends most of its time around the bytes, not in them. `produce.py` has the layouts.
+A record that is sent alone spends most of its time around the bytes, not in them. `hot.py` has the layouts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from fencepost.wire.apis import Key, is_flexible
 from fencepost.wire.frame import request_head, response_head
-from fencepost.wire.hot.produce import (
+from fencepost.wire.hot import (
     ProducedPartition,
     ProducedTopic,
     ProducePartition,
