@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fencepost.server.http.console.attention import Sight, attention
 
 from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY
 from fencepost.kernel import read_header
 from fencepost.kernel.header import TRANSACTIONAL
-from fencepost.server.http.console.attention import Sight, attention
 from fencepost.server.net.connection import Connection
 from fencepost.server.views.snapshot import Snapshots
 from fencepost.server.views.transactions import effect_of_abort, hanging, held_back, stable_after

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.server.net.turns import Turns
 from fencepost.server.views.asking import HttpCaller
+from fencepost.server.views.paging import PagePlace, read_place
 
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
-    from fencepost.server.http.console.history import LoadHistory
+    from fencepost.server.http.console.overview import LoadHistory
     from fencepost.server.search.searching import Searches
     from fencepost.server.views.snapshot import Snapshot
 
@@ -36,6 +37,19 @@ class Visit(NamedTuple):
     @property
     def broker(self) -> Broker:
         return self.caller.broker
+
+    @property
+    def find(self) -> str:
+        """The text that rows must contain."""
+        return self.query.get("find", "").strip()
+
+    @property
+    def place(self) -> PagePlace:
+        return read_place(None, self.query.get("cursor"))
+
+    def values(self, values: Values) -> dict[str, Any]:
+        """Return the values of a page with those that all pages have."""
+        return {"query": self.query, "find": self.find, **values}
 
     def again(self) -> Visit:
         """Return the same visit with a new share of the loop's time: a stream asks again and again."""

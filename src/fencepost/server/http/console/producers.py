@@ -11,7 +11,7 @@ from fencepost.core.security.access import TOPIC_READ
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.transactions import open_rows
 from fencepost.server.storage.topics import Topic
-from fencepost.server.views.paging import BadQuery, Page, PagePlace, cut, read_place, write_cursor
+from fencepost.server.views.paging import BadQuery, Page, PagePlace, cut, write_cursor
 from fencepost.server.views.topics import OpenInPartition, TopicRows, list_producers, producer_row, seen_topics
 from fencepost.server.views.transactions import hanging
 from fencepost.types import Pid
@@ -32,7 +32,7 @@ async def read(visit: Visit) -> Values:
     find = ""
     if topic and pid is None and not _is_seen(visit, topic):
         topic, find = "", topic  # perhaps a part of a name
-    place = read_place(None, query.get("cursor"))
+    place = visit.place
     topics: Page[TopicRows] | None = None
     producers: Page[FoundProducer] | None = None
     if pid is not None:
@@ -44,7 +44,6 @@ async def read(visit: Visit) -> Values:
         topics = await _topics(visit, place, find)
     opened = await open_rows(visit)
     return {
-        "query": dict(query),
         "topic": topic,
         "pid": pid,
         "find": find,

@@ -15,7 +15,7 @@ from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.views.asking import HttpCaller
-from fencepost.server.views.paging import Page, PagePlace, read_place
+from fencepost.server.views.paging import Page, PagePlace
 from fencepost.server.views.security import list_acls, list_quotas, list_users
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
@@ -57,11 +57,11 @@ def _word(value: Any) -> str:
 
 
 async def read_users(visit: Visit) -> Values:
-    return await _listed(visit, "users", partial(list_users, find=visit.query.get("find", "")))
+    return await _listed(visit, "users", partial(list_users, find=visit.find))
 
 
 async def read_acls(visit: Visit) -> Values:
-    return await _listed(visit, "acls", partial(list_acls, find=visit.query.get("find", "")))
+    return await _listed(visit, "acls", partial(list_acls, find=visit.find))
 
 
 async def read_quotas(visit: Visit) -> Values:
@@ -71,7 +71,7 @@ async def read_quotas(visit: Visit) -> Values:
 async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace], Awaitable[Page[Any]]]) -> Values:
     values = _frame(visit, here)
     try:
-        page = await rows(visit.caller, read_place(None, visit.query.get("cursor")))
+        page = await rows(visit.caller, visit.place)
     except ServerError as error:
         if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
@@ -105,7 +105,7 @@ async def read_audit(visit: Visit) -> Values:
             lines = await visit.caller.in_thread(partial(last_of_file, path))
     except (FencepostError, OSError) as error:
         return {**values, "refused": f"The audit log cannot be read: {error}"}
-    found = await visit.caller.in_thread(partial(matching, lines, values["find"]))
+    found = await visit.caller.in_thread(partial(matching, lines, visit.find))
     return {
         **values,
         "rows": found[:MOST_LINES],
@@ -138,8 +138,6 @@ def _frame(visit: Visit, here: str) -> dict[str, Any]:
     return {
         "here": here,
         "is_on": visit.broker.authorizer.enabled,
-        "find": visit.query.get("find", ""),
-        "query": visit.query,
         "refused": "",
         "how": "",
         "rows": [],

@@ -8,20 +8,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 EVERY_SECONDS: Final = 1.0
-_ALIVE_SECONDS: Final = 15.0
-"""A silent stream says this often that it is alive, so that connections to browsers that vanished end."""
 MOST_STREAMS: Final = 64
 MOST_OF_ONE: Final = 16
 """Streams of one address."""
-
-
-class StreamEnds(Exception):
-    """The page must be loaded anew: the login has ended, or what it shows is gone."""
 
 
 class Streams:
@@ -55,32 +49,13 @@ class Streams:
         for work in self._at_stop:
             work()
 
-    async def pause(self, seconds: float) -> bool:
-        """Wait; return False if the server stops."""
+    async def pause(self) -> bool:
+        """Wait until a page looks again; return False if the server stops."""
         try:
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+            await asyncio.wait_for(self._stopping.wait(), EVERY_SECONDS)
         except TimeoutError:
             return True
         return False
-
-    async def events(self, make: Callable[[], Awaitable[str]]) -> AsyncIterator[str]:
-        """Yield the text that `make` returns as an event `live`, again whenever it has changed."""
-        sent, silent = None, 0.0
-        while True:
-            try:
-                text = await make()
-            except StreamEnds:
-                yield event("reload", "")
-                return
-            if text != sent:
-                sent, silent = text, 0.0
-                yield event("live", text)
-            elif silent >= _ALIVE_SECONDS:
-                silent = 0.0
-                yield ":\n\n"
-            if not await self.pause(EVERY_SECONDS):
-                return
-            silent += EVERY_SECONDS
 
 
 def event(name: str, text: str) -> str:

@@ -24,7 +24,7 @@ from fencepost.server.http.console.page import ConsoleAction, ConsolePage, Done,
 from fencepost.server.http.v1.routes import STATUS
 from fencepost.server.net.turns import paced
 from fencepost.server.views.asking import HttpCaller, check
-from fencepost.server.views.paging import cut, read_place
+from fencepost.server.views.paging import cut
 from fencepost.server.views.transactions import (
     AbortEffect,
     HeldBack,
@@ -100,15 +100,11 @@ async def open_rows(visit: Visit) -> list[TransactionRow]:
 
 
 async def read_list(visit: Visit) -> Values:
-    find, only_open = visit.query.get("find", "").strip(), visit.query.get("state") == "open"
-    seen = await _seen(visit.caller, find, only_open=only_open)
-    place = read_place(None, visit.query.get("cursor"))
-    found, cursor = await cut(seen, lambda each: (each.name,), place)
+    only_open = visit.query.get("state") == "open"
+    seen = await _seen(visit.caller, visit.find, only_open=only_open)
+    found, cursor = await cut(seen, lambda each: (each.name,), visit.place)
     rows = [_row(visit.caller, each) async for each in paced(found)]
-    return {
-        "query": dict(visit.query), "find": find, "only_open": only_open, "rows": rows, "cursor": cursor,
-        "count": len(seen),
-    }  # fmt: skip
+    return {"only_open": only_open, "rows": rows, "cursor": cursor, "count": len(seen)}
 
 
 # -- one transactional id ---------------------------------------------------------------------------------------
@@ -121,12 +117,11 @@ async def read_one(visit: Visit) -> Values:
     request = caller.request(Key.DESCRIBE_TRANSACTIONS)
     there = [where for where in sorted(found.partitions) if caller.broker.topics.get(where.topic) is not None]
     seen = [where async for where in paced(there) if request.sees(TOPIC_DESCRIBE, where.topic)]
-    page, cursor = await cut(seen, tuple, read_place(None, visit.query.get("cursor")))
+    page, cursor = await cut(seen, tuple, visit.place)
     groups = sorted(found.groups)
     about_groups = caller.request(Key.DESCRIBE_GROUPS)
     named = [group for group in groups if about_groups.sees(GROUP_DESCRIBE, group)]
     return {
-        "query": dict(visit.query),
         "row": _row(caller, found),
         "is_ongoing": found.state is TransactionState.ONGOING,
         "is_open": found.state not in RESTING,
