@@ -32,7 +32,6 @@ from fencepost.server.net.turns import paced
 from fencepost.server.views.groups import GroupRows
 from fencepost.server.views.record_lag import RecordLags
 from fencepost.server.views.topics import TopicRows, TopicSums
-from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,20 +103,29 @@ class Scrapes:
     def _with_records(self, groups: list[GroupRows]) -> list[GroupRows]:
         """Return the groups with their lags in records, as far as they are counted. The snapshot stays as it is."""
         spans = [
-            ((group.name, topic, at), TopicPartition(topic, row.partition), row.span)
+            ((group.name, topic, row.partition), row.span)
             for group in groups
             for topic, rows in group.topics.items()
-            for at, row in enumerate(rows)
+            for row in rows
             if row.span is not None
         ]
         counted = self._lags.count(spans)
         if not counted:
             return groups
-        copies = {each.name: {topic: list(rows) for topic, rows in each.topics.items()} for each in groups}
-        for (group, topic, at), records in counted.items():
-            rows = copies[group][topic]
-            rows[at] = rows[at]._replace(records=records)
-        return [each._replace(topics=copies[each.name]) for each in groups]
+        return [
+            group._replace(
+                topics={
+                    topic: [
+                        row
+                        if row.span is None
+                        else row._replace(records=counted.get((group.name, topic, row.partition)))
+                        for row in rows
+                    ]
+                    for topic, rows in group.topics.items()
+                }
+            )
+            for group in groups
+        ]
 
     def _sinks(self, logs: dict[str, tuple[PartitionLog, Offset]], most: int) -> Iterator[Family]:
         known = ((topic, self._snapshots.sinks.progress(topic, *log)) for topic, log in logs.items())
