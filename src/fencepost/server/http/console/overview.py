@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_DESCRIBE, TRANSACTIONAL_ID_DESCRIBE
-from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.core.transactions import RESTING, TransactionMetadata
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.http.console.rendering import counted, moment, number, span
 from fencepost.server.views.snapshot import Snapshot
-from fencepost.server.views.topics import describe_cluster
 from fencepost.server.views.transactions import MOST_LOOKED_AT, hanging, open_log
 from fencepost.wire.apis import Key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fencepost.core.security.access import Need
     from fencepost.server.broker import Broker
-    from fencepost.server.net.router import ApiRequest
     from fencepost.server.views.snapshot import Snapshots
+
+    Sees = Callable[[Need, str], bool]
 
 STEP_SECONDS: Final = 5.0
 _KEPT: Final = 720
@@ -42,19 +44,14 @@ _TOPICS_NAMED: Final = 3
 
 
 async def read(visit: Visit) -> Values:
-    broker = visit.broker
-    cluster = await describe_cluster(visit.caller)
-    sees_all = not broker.authorizer.enabled or broker.authorizer.decide(
-        visit.caller.session, CLUSTER_DESCRIBE, CLUSTER_NAME
-    )
-    if not sees_all:
-        return {"cluster": cluster, "sees_all": False, "who": str(visit.caller.session.principal)}
+    broker, sees = visit.broker, visit.caller.request(Key.DESCRIBE_TRANSACTIONS).sees
+    if not sees(CLUSTER_DESCRIBE):
+        return {"sees_all": False, "who": str(visit.caller.session.principal)}
     snapshot, samples = await visit.snapshot(), list(visit.history.samples)
     now = visit.history.sample(snapshot)
     before = next((sample for sample in reversed(samples) if now.monotonic - sample.monotonic >= 2), None)
     disk = await asyncio.get_running_loop().run_in_executor(broker.threads, shutil.disk_usage, broker.directory.path)
     return {
-        "cluster": cluster,
         "sees_all": True,
         "rates": rates(before, now) if before is not None else None,
         "lag": snapshot.lag,
@@ -70,7 +67,7 @@ async def read(visit: Visit) -> Values:
         "fenced": broker.counters.fenced_by_epoch + broker.counters.fenced_by_owner,
         "duplicates": broker.counters.duplicates,
         "connections": len(visit.caller.listener.connections),
-        "attention": attention(broker, snapshot, visit.caller.request(Key.DESCRIBE_TRANSACTIONS)),
+        "attention": attention(broker, snapshot, sees),
         "written_chart": written_chart(thin(samples)),
         "lag_chart": lag_chart(thin(samples)),
     }
@@ -202,7 +199,7 @@ class Attention(NamedTuple):
     """The page that shows more."""
 
 
-def attention(broker: Broker, now: Snapshot, request: ApiRequest) -> list[Attention]:
+def attention(broker: Broker, now: Snapshot, sees: Sees) -> list[Attention]:
     """Return what needs attention, the most urgent first, with the names that the user may see: who may DESCRIBE the
     cluster sees all groups, but not all transactional ids. For the loop: it only looks at what is in memory."""
     found = [
@@ -212,22 +209,22 @@ def attention(broker: Broker, now: Snapshot, request: ApiRequest) -> list[Attent
         )
         for trouble in broker.health.troubles[:_MOST]
     ]
-    found += _shorten(_hanging(broker, now, request), "more hanging transactions", "/producers")
-    found += _shorten(_open(broker, now.taken_ms, request), "more open transactions", "/transactions?state=open")
+    found += _shorten(_hanging(broker, now, sees), "more hanging transactions", "/producers")
+    found += _shorten(_open(broker, now.taken_ms, sees), "more open transactions", "/transactions?state=open")
     found += _shorten(_idle_groups(now), "more groups without members", "/groups")
     return found
 
 
-def _open(broker: Broker, now_ms: int, request: ApiRequest) -> Iterable[Attention]:
+def _open(broker: Broker, now_ms: int, sees: Sees) -> Iterable[Attention]:
     for each in sorted(
         (each for each in broker.transactions if each.state not in RESTING), key=lambda each: each.started_ms
     ):
         age = now_ms - each.started_ms
         if age < _OLD_TRANSACTION_MS:
             return
-        if not request.sees(TRANSACTIONAL_ID_DESCRIBE, each.name):
+        if not sees(TRANSACTIONAL_ID_DESCRIBE, each.name):
             continue
-        held = _held_topics(broker, each, request)
+        held = _held_topics(broker, each, sees)
         what = f"held readers of {held} back" if held else "been open"
         yield Attention(
             f"Transaction {each.name} of producer {each.pid} has {what} for {span(age / 1000)}.",
@@ -235,11 +232,11 @@ def _open(broker: Broker, now_ms: int, request: ApiRequest) -> Iterable[Attentio
         )
 
 
-def _held_topics(broker: Broker, transaction: TransactionMetadata, request: ApiRequest) -> str:
+def _held_topics(broker: Broker, transaction: TransactionMetadata, sees: Sees) -> str:
     """Return the names of some topics whose readers of committed records wait for the transaction."""
     found: set[str] = set()
     for where in islice(transaction.partitions, MOST_LOOKED_AT):
-        is_news = where.topic not in found and request.sees(TOPIC_DESCRIBE, where.topic)
+        is_news = where.topic not in found and sees(TOPIC_DESCRIBE, where.topic)
         log = open_log(broker, where) if is_news else None
         entry = log.producers.get(transaction.pid) if log is not None else None
         if entry is not None and entry.transaction_start is not None:
@@ -250,9 +247,9 @@ def _held_topics(broker: Broker, transaction: TransactionMetadata, request: ApiR
     return ", ".join(names[:_TOPICS_NAMED]) + (" …" if len(names) > _TOPICS_NAMED else "")
 
 
-def _hanging(broker: Broker, now: Snapshot, request: ApiRequest) -> Iterable[Attention]:
+def _hanging(broker: Broker, now: Snapshot, sees: Sees) -> Iterable[Attention]:
     for each in hanging(broker, now.undecided):
-        if not request.sees(TOPIC_DESCRIBE, each.where.topic):
+        if not sees(TOPIC_DESCRIBE, each.where.topic):
             continue
         query = urlencode({"topic": each.where.topic, "partition": each.where.partition, "pid": each.pid})
         yield Attention(

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import decode_batch
-from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
 from fencepost.server.views.asking import HttpCaller
 from fencepost.server.views.paging import Page, PagePlace
 from fencepost.server.views.security import list_acls, list_quotas, list_users
+from fencepost.server.views.sinks import batches_between
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
 
@@ -157,8 +157,6 @@ PAGES: Final = (
 
 _FILE_BYTES: Final = 128 * 1024
 _RECORDS: Final = 400
-_BYTES: Final = 256 * 1024
-"""Bytes per read of the log."""
 
 
 class AuditLines(NamedTuple):
@@ -184,17 +182,11 @@ def last_of_file(path: Path) -> AuditLines:
 def last_of_topic(log: PartitionLog) -> AuditLines:
     """Return the last records. Raise FencepostError."""
     stop = log.high_watermark
-    begin = start = max(log.start_offset, Offset(stop - _RECORDS))
-    lines: list[bytes] = []
-    while start < stop:
-        chunks = log.read(start, _BYTES, upto=stop, block=True)
-        if not chunks:
-            break
-        for data in chunks:
-            at = 0
-            while at < len(data):
-                header = read_header(data, at)
-                lines += [bytes(record.value) for record in decode_batch(data, at) if record.value is not None]
-                at += header.size
-                start = header.next_offset
-    return AuditLines(lines[::-1][:_RECORDS], begin <= log.start_offset)
+    start = max(log.start_offset, Offset(stop - _RECORDS))
+    lines = [
+        bytes(record.value)
+        for _, data, at in batches_between(log, start, stop)
+        for record in decode_batch(data, at)
+        if record.value is not None
+    ]
+    return AuditLines(lines[::-1][:_RECORDS], start <= log.start_offset)

@@ -6,6 +6,8 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import copy
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -32,6 +34,7 @@ from fencepost.server.views.transactions import (
     effect_of_abort,
     held_back,
     is_hanging,
+    seen_transactions,
 )
 from fencepost.types import Pid, TopicPartition
 from fencepost.wire.apis import Key
@@ -39,69 +42,41 @@ from fencepost.wire.apis import Key
 _PATIENCE_SECONDS: Final = 10.0
 """How long a form waits for markers that the server writes."""
 _PAUSE_SECONDS: Final = 0.05
-_PIECE: Final = 2000
 
 Form: TypeAlias = Mapping[str, str]
 
 
 class TransactionRow(NamedTuple):
-    name: str
-    state: str
-    pid: int
-    epoch: int
-    started_ms: int | None
-    """None if no transaction is open."""
+    known: TransactionMetadata
+    """A copy, so that the page notices a change."""
     age: float | None
-    """Seconds."""
-    left: float | None
-    """Seconds until it times out."""
-    timeout: float
-    """Seconds."""
-    partitions: int
+    """Seconds; None if no transaction is open."""
     held: HeldBack | None
 
-
-def _row(caller: HttpCaller, found: TransactionMetadata) -> TransactionRow:
-    now, request = caller.broker.clock.now_ms(), caller.request(Key.DESCRIBE_TRANSACTIONS)
-    is_open = found.state not in RESTING
-    age = max(0, now - found.started_ms) / 1000 if is_open else None
-    return TransactionRow(
-        found.name,
-        found.state.value,
-        found.pid,
-        found.epoch,
-        found.started_ms if is_open else None,
-        age,
-        max(0.0, found.timeout_ms / 1000 - age) if age is not None else None,
-        found.timeout_ms / 1000,
-        len(found.partitions) if is_open else 0,
-        held_back(caller.broker, found, lambda topic: request.sees(TOPIC_DESCRIBE, topic)) if is_open else None,
-    )
+    @property
+    def timeout(self) -> float:
+        """Seconds."""
+        return self.known.timeout_ms / 1000
 
 
-async def _seen(caller: HttpCaller, find: str, *, only_open: bool) -> list[TransactionMetadata]:
-    """Return what the caller may describe, as ListTransactions does."""
-    request = caller.request(Key.LIST_TRANSACTIONS)
-    every = list(caller.broker.transactions)
-    found: list[TransactionMetadata] = []
-    for at in range(0, len(every), _PIECE):
-        found += [
-            each for each in every[at : at + _PIECE] if not (only_open and each.state in RESTING) and find in each.name
-        ]
-        await caller.turns()
-    return [each async for each in paced(found) if request.sees(TRANSACTIONAL_ID_DESCRIBE, each.name)]
+def _row(caller: HttpCaller, known: TransactionMetadata) -> TransactionRow:
+    if known.state in RESTING:
+        return TransactionRow(copy(known), None, None)
+    request = caller.request(Key.DESCRIBE_TRANSACTIONS)
+    age = max(0, caller.broker.clock.now_ms() - known.started_ms) / 1000
+    return TransactionRow(copy(known), age, held_back(caller.broker, known, partial(request.sees, TOPIC_DESCRIBE)))
 
 
 async def open_rows(visit: Visit) -> list[TransactionRow]:
     """Return the open transactions, the oldest first."""
-    found = await _seen(visit.caller, "", only_open=True)
+    found = await seen_transactions(visit.caller, only_open=True)
     found.sort(key=lambda each: each.started_ms)
     return [_row(visit.caller, each) async for each in paced(found)]
 
 
 async def read_list(visit: Visit) -> Values:
     only_open = visit.query.get("state") == "open"
-    seen = await _seen(visit.caller, visit.find, only_open=only_open)
+    seen = await seen_transactions(visit.caller, visit.find, only_open=only_open)
     found, cursor = await cut(seen, lambda each: (each.name,), visit.place)
     rows = [_row(visit.caller, each) async for each in paced(found)]
     return {"only_open": only_open, "rows": rows, "cursor": cursor, "count": len(seen)}
@@ -124,8 +99,6 @@ async def read_one(visit: Visit) -> Values:
     return {
         "row": _row(caller, found),
         "is_ongoing": found.state is TransactionState.ONGOING,
-        "is_open": found.state not in RESTING,
-        "marker_epoch": found.epoch + 1,
         "effects": [await _effect(caller, where, found.pid) for where in page],
         "cursor": cursor,
         "hidden": len(there) - len(seen),
