@@ -97,8 +97,8 @@ async def _events(visit: Visit, search: Search, form: SearchForm, still_allowed:
     gathered: list[FoundRecord] = []
     sent = 0.0
     try:
-        async for found, count in search.reports():
-            gathered += found
+        async for found in search.reports():
+            gathered, count = gathered + found, search.count
             is_last = count.state in ("complete", "limit", "gone")
             is_due = loop.time() - sent >= (_SEND_SECONDS / 4 if gathered else _SEND_SECONDS)
             if not (is_last or is_due or count.state == "following" or len(gathered) >= _GATHERED):
@@ -160,7 +160,7 @@ async def _lines(visit: Visit, search: Search, still_allowed: StillAllowed) -> A
     topic = visit.path["topic"]
     ended = ""
     try:
-        async for found, _ in search.reports():
+        async for found in search.reports():
             await still_allowed()
             if found:
                 work = partial(_as_lines, topic, found)
