@@ -351,7 +351,9 @@ class Search:
                         found = await self._piece(current, _SHOWN_AT_ONCE, counts_on=True)
                         count.offsets_done += current.reached - before
                         yield found
-                if not await news.wait(_LOOK_SECONDS):
+                try:
+                    await asyncio.wait_for(news.wait(), _LOOK_SECONDS)
+                except TimeoutError:
                     yield []
                 await asyncio.sleep(_GATHER_SECONDS)
             yield []
@@ -361,22 +363,8 @@ class Search:
                 partition.unwatch(news)
 
 
-class SearchNews:
+class SearchNews(asyncio.Event):
     """Tells a following search that a partition has changed."""
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
     def partition_changed(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a change; return False if there was none in this time."""
-        try:
-            await asyncio.wait_for(self._event.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        self.set()

@@ -16,7 +16,7 @@ The pages, with their templates:
 overview.py    rates, lag, disk and memory, the last hour as charts, and sentences about what needs a person
 lists.py       topics, groups, owners and sinks; one topic, one group
 records.py     the record browser
-producers.py, transactions.py    producers with H(P); open transactions, and the cure of one that hangs
-group_reset.py    resets of a group's offsets
+producers.py   producers with H(P); open transactions, and the cure of one that hangs
+group_reset.py resets of a group's offsets
 security.py    users, ACLs, quotas and the audit trail
 """

@@ -44,8 +44,8 @@ _TOPICS_NAMED: Final = 3
 
 
 async def read(visit: Visit) -> Values:
-    broker, sees = visit.broker, visit.caller.request(Key.DESCRIBE_TRANSACTIONS).sees
-    if not sees(CLUSTER_DESCRIBE):
+    broker = visit.broker
+    if not visit.caller.request(Key.LIST_GROUPS).sees(CLUSTER_DESCRIBE):
         return {"sees_all": False, "who": str(visit.caller.session.principal)}
     snapshot, samples = await visit.snapshot(), list(visit.history.samples)
     now = visit.history.sample(snapshot)
@@ -67,7 +67,7 @@ async def read(visit: Visit) -> Values:
         "fenced": broker.counters.fenced_by_epoch + broker.counters.fenced_by_owner,
         "duplicates": broker.counters.duplicates,
         "connections": len(visit.caller.listener.connections),
-        "attention": attention(broker, snapshot, sees),
+        "attention": attention(broker, snapshot, visit.caller.request(Key.DESCRIBE_TRANSACTIONS).sees),
         "written_chart": written_chart(thin(samples)),
         "lag_chart": lag_chart(thin(samples)),
     }

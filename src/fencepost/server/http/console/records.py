@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,19 +48,15 @@ StillAllowed = Callable[[], Awaitable[None]]
 
 async def read(visit: Visit) -> Values:
     topic = _readable(visit)
-    query = {name: visit.query[name] for name in FIELDS if visit.query.get(name)}
-    problem = ""
-    form = SearchForm()
     try:
-        form = parse_form(visit.query)
-        Search(visit.broker, visit.searches, topic, form, may_read=lambda: True)
-    except (BadSearch, SearchRefused) as error:
-        problem = str(error)
+        (_, form), problem = _search(visit, visit.query), ""
+    except PageRefused as error:
+        form, problem = SearchForm(), str(error)
     return {
         "topic": topic.name,
         "partitions": topic.partition_count,
         "most_listed": _MOST_PARTITIONS_LISTED,
-        "query": query,
+        "query": {name: visit.query[name] for name in FIELDS if visit.query.get(name)},
         "form": form,
         "problem": problem,
     }
@@ -73,10 +69,11 @@ def _readable(visit: Visit) -> Topic:
     return visit.broker.topics.require(name)
 
 
-def _search(visit: Visit, *, has_limit: bool = True) -> tuple[Search, SearchForm]:
+def _search(visit: Visit, query: Mapping[str, str], *, has_limit: bool = True) -> tuple[Search, SearchForm]:
+    """Return the search that the query describes, or raise PageRefused."""
     topic = _readable(visit)
     try:
-        form = parse_form(visit.query)
+        form = parse_form(query)
         may_read = partial(visit.caller.request(Key.FETCH).sees, TOPIC_READ, topic.name)
         return Search(visit.broker, visit.searches, topic, form, may_read=may_read, has_limit=has_limit), form
     except (BadSearch, SearchRefused) as error:
@@ -87,7 +84,7 @@ def _search(visit: Visit, *, has_limit: bool = True) -> tuple[Search, SearchForm
 
 
 async def open_search(visit: Visit, still_allowed: StillAllowed) -> StreamedAnswer:
-    search, form = _search(visit)
+    search, form = _search(visit, visit.query)
     return StreamedAnswer(_events(visit, search, form, still_allowed), "text/event-stream")
 
 
@@ -148,7 +145,7 @@ def _ranges(count: SearchCount) -> str:
 
 
 async def open_lines(visit: Visit, still_allowed: StillAllowed) -> StreamedAnswer:
-    search, _ = _search(visit, has_limit=False)
+    search, _ = _search(visit, visit.query, has_limit=False)
     name = visit.path["topic"]
     headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}
     return StreamedAnswer(_lines(visit, search, still_allowed), "application/x-ndjson", headers)
@@ -201,9 +198,8 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     """Return the key or value of one record as it is."""
     topic, path = _readable(visit), visit.path
     try:
-        form = parse_form({"partition": path["partition"], "from": "offset", "at": path["offset"]})
-        Search(visit.broker, visit.searches, topic, form, may_read=lambda: True)
-    except (BadSearch, SearchRefused) as error:
+        form = _search(visit, {"partition": path["partition"], "from": "offset", "at": path["offset"]})[1]
+    except PageRefused as error:
         raise PageRefused(str(error), 404) from None
     partition = visit.broker.partition(topic.name, form.partition or 0)
     log = await partition.open()

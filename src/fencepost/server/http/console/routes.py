@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from fencepost._version import __version__
 from fencepost.errors import FencepostError
 from fencepost.server.http.access import SESSION_SECONDS, Access, AccessRefused, cookie_name
-from fencepost.server.http.console import group_reset, lists, overview, producers, records, security, transactions
+from fencepost.server.http.console import group_reset, lists, overview, producers, records, security
 from fencepost.server.http.console.assets import assets
 from fencepost.server.http.console.forms import BadForm, is_own, read_form
 from fencepost.server.http.console.overview import LoadHistory
@@ -52,12 +52,11 @@ PAGES: Final[tuple[ConsolePage, ...]] = (
     *lists.TOPIC_PAGES,
     *records.PAGES,
     *producers.PAGES,
-    *transactions.PAGES,
     *group_reset.PAGES,
     *lists.OTHER_PAGES,
     *security.PAGES,
 )
-ACTIONS: Final[tuple[ConsoleAction, ...]] = (*transactions.ACTIONS, *group_reset.ACTIONS)
+ACTIONS: Final[tuple[ConsoleAction, ...]] = (*producers.ACTIONS, *group_reset.ACTIONS)
 STREAMS: Final[tuple[ConsoleStream, ...]] = (*records.STREAMS,)
 
 _LIVE: Final = "/live"
