@@ -20,7 +20,7 @@ import fencepost
 from fencepost.cli.serve import announce
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.config.settings import ServerConfig
-from fencepost.server.http.console import overview, streams
+from fencepost.server.http.console import overview, page
 from fencepost.server.server import Ready
 from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -77,7 +77,7 @@ def test_a_stream_brings_the_changing_part_and_ends_with_the_server(server: fenc
 
 
 def test_one_address_has_only_so_many_streams(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(page, "MOST_OF_ONE", 1)
     with open_stream(server, "/live/") as stream:
         assert stream.readline() == b"event: live\n"
         with open_stream(server, "/live/") as second:

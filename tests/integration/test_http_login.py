@@ -163,7 +163,7 @@ def test_a_form_without_user_and_password_is_a_bad_request(
 def test_a_form_that_does_not_come_keeps_no_connection(
     server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencepost.server.http.console.forms._SECONDS", 0.2)
+    monkeypatch.setattr("fencepost.server.http.console.routes._FORM_SECONDS", 0.2)
     host, _, port = server.http.removeprefix("http://").rpartition(":")
     head = f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {server.http}\r\nContent-Length: 100\r\n\r\nuser="
     with socket.create_connection((host, int(port)), timeout=30) as silent:

@@ -17,7 +17,7 @@ from fencepost.errors import FencepostError
 from fencepost.server.health import Chore
 from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.console.overview import LoadHistory
-from fencepost.server.http.console.streams import Streams
+from fencepost.server.http.console.page import Streams
 from fencepost.server.metrics.scrape import Scrapes
 from fencepost.server.process import descriptors
 from fencepost.server.views.snapshot import Snapshots

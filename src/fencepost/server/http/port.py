@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from fencepost.errors import FencepostError
 from fencepost.server.config.addresses import parse_address
 from fencepost.server.http.app import make_app
-from fencepost.server.http.console.streams import Streams
+from fencepost.server.http.console.page import Streams
 from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS
 from fencepost.server.net.tls import make_context
 

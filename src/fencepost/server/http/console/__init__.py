@@ -5,11 +5,9 @@ own: it asks `server/views`, as `/api/v1` does, so people, programs and the comm
 hold.
 
 routes.py      the table of pages, the answers to browsers, logging in and out
-forms.py       forms that a browser sends
-page.py        the pieces of which every page consists
+page.py        the pieces of which every page consists, and its stream of server-sent events
 rendering.py   templates to HTML; numbers, sizes and times as a person reads them
 assets.py      style sheet, scripts and libraries
-streams.py     the changing part of a page, as server-sent events
 
 The pages, with their templates:
 

@@ -21,9 +21,9 @@ from fencepost.server.http.console.page import (
     StreamedAnswer,
     Values,
     Visit,
+    event,
 )
 from fencepost.server.http.console.rendering import counted, number, render
-from fencepost.server.http.console.streams import event
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
 from fencepost.server.search.showing import show_record

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
@@ -21,7 +21,6 @@ from fencepost.errors import FencepostError
 from fencepost.server.http.access import SESSION_SECONDS, Access, AccessRefused, cookie_name
 from fencepost.server.http.console import group_reset, lists, overview, producers, records, security
 from fencepost.server.http.console.assets import assets
-from fencepost.server.http.console.forms import BadForm, is_own, read_form
 from fencepost.server.http.console.overview import LoadHistory
 from fencepost.server.http.console.page import (
     ConsoleAction,
@@ -29,11 +28,12 @@ from fencepost.server.http.console.page import (
     ConsoleStream,
     Done,
     PageRefused,
+    Streams,
     Values,
     Visit,
+    event,
 )
 from fencepost.server.http.console.rendering import render
-from fencepost.server.http.console.streams import Streams, event
 from fencepost.server.http.v1.routes import STATUS
 from fencepost.server.net.turns import Turns
 from fencepost.server.search.searching import Searches
@@ -62,6 +62,9 @@ STREAMS: Final[tuple[ConsoleStream, ...]] = (*records.STREAMS,)
 _LIVE: Final = "/live"
 _STREAM: Final = "text/event-stream"
 _MOST_MESSAGES: Final = 100
+_LONGEST_FORM: Final = 16 * 1024
+_FORM_SECONDS: Final = 10.0
+"""A form that does not come must not keep its connection: the port has only so many."""
 _MOST_LOGIN_PAGES: Final = 20
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -142,13 +145,13 @@ class Console:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), status, headers=self._headers)
 
     async def _log_in(self, request: Request) -> Response:
-        if not is_own(request):
+        if not _is_own(request):
             return self._plain("the form was not sent by a page of this server", 403)
         if not self._broker.authorizer.enabled:
             return RedirectResponse("/", 303, headers=self._headers)
         try:
-            fields = await read_form(request)
-        except BadForm as error:
+            fields = await _read_form(request)
+        except PageRefused as error:
             return PlainTextResponse(f"{error}\n", error.status, headers={**self._headers, "Connection": "close"})
         if not (fields.get("user") and fields.get("password")):
             return self._plain("a form with a user and a password is needed", 400)
@@ -168,7 +171,7 @@ class Console:
         return answer
 
     async def _log_out(self, request: Request) -> Response:
-        if not is_own(request):
+        if not _is_own(request):
             return self._plain("the form was not sent by a page of this server", 403)
         self._access.sessions.end(request.cookies.get(cookie_name(request)))
         answer = RedirectResponse("/", 303, headers=self._headers)
@@ -261,13 +264,11 @@ class Console:
 
     async def _act(self, request: Request, action: ConsoleAction) -> Response:
         try:
-            if not is_own(request):
+            if not _is_own(request):
                 raise PageRefused("the form was not sent by a page of this server", 403)
             self._access.require_safe_host(request)
             visit = await self._visit(request)
-            done = await action.act(visit, await read_form(request))
-        except BadForm as error:
-            return await self._problem(request, PageRefused(str(error), error.status))
+            done = await action.act(visit, await _read_form(request))
         except (AccessRefused, BadQuery, PageRefused, FencepostError) as error:
             return await self._problem(request, error)
         while len(self._messages) >= _MOST_MESSAGES:
@@ -323,3 +324,28 @@ def _address(request: Request) -> str:
     path: bytes = request.scope["raw_path"]
     query: bytes = request.scope["query_string"]
     return (path + b"?" + query if query else path).decode()
+
+
+def _is_own(request: Request) -> bool:
+    """Tell if a page of this server has sent the form. Browsers name the page's origin with every POST."""
+    return request.headers.get("origin") == f"{request.url.scheme}://{request.headers.get('host', '')}"
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """Return the fields, each of which may occur once; raise PageRefused."""
+    body = b""
+    try:
+        async with asyncio.timeout(_FORM_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > _LONGEST_FORM:
+                    raise PageRefused(f"the form is longer than {_LONGEST_FORM} bytes", 413)
+    except TimeoutError:
+        raise PageRefused("the form did not come in time", 408) from None
+    try:
+        fields = parse_qs(body.decode(), strict_parsing=bool(body), keep_blank_values=True, max_num_fields=1000)
+    except ValueError:
+        raise PageRefused("the form cannot be read") from None
+    if any(len(values) != 1 for values in fields.values()):
+        raise PageRefused("the form has a field twice")
+    return {name: value for name, (value,) in fields.items()}
