@@ -30,7 +30,6 @@ from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.net.turns import paced
 from fencepost.server.views.groups import GroupRows
-from fencepost.server.views.record_lag import RecordLags
 from fencepost.server.views.topics import TopicRows, TopicSums
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class Scrapes:
         self._broker = broker
         self._listener = listener
         self._snapshots = snapshots
-        self._lags = RecordLags()
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
@@ -114,7 +112,7 @@ class Scrapes:
             for row in rows
             if row.span is not None
         ]
-        counted = self._lags.count(spans)
+        counted = self._snapshots.record_lags.count(spans)
         if not counted:
             return groups
         return [

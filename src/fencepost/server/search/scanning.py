@@ -30,7 +30,6 @@ _SLICE_BYTES: Final = 256 * 1024
 """Bytes that are read at a time."""
 _FOUND_BYTES: Final = 4 << 20
 """A piece ends when its matches have so many bytes."""
-_MOST_NOTES: Final = 20
 _CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
 
 WINDOW_SECONDS: Final = 0.02
@@ -102,10 +101,6 @@ class ScannedPiece:
     """Batches and offsets that could not be searched."""
     failed: bool = False
     """The rest of the partition cannot be read."""
-
-    def note(self, text: str) -> None:
-        if len(self.notes) < _MOST_NOTES:
-            self.notes.append(text)
 
 
 class SearchPace:
@@ -186,17 +181,17 @@ class Scanner:
         except OffsetOutOfRange:
             first = order.log.start_offset
             if first <= piece.reached:
-                piece.note(f"partition {order.partition}: the log has no offset {piece.reached} any more")
+                piece.notes.append(f"partition {order.partition}: the log has no offset {piece.reached} any more")
                 piece.failed = True
                 return False
-            piece.note(
+            piece.notes.append(
                 f"partition {order.partition}: offsets {piece.reached} to {min(first, order.stop) - 1} were deleted "
                 "before they could be searched"
             )
             piece.reached = min(first, order.stop)
             return True
         except FencepostError as error:
-            piece.note(f"partition {order.partition}: cannot be read from offset {piece.reached} on: {error}")
+            piece.notes.append(f"partition {order.partition}: cannot be read from offset {piece.reached} on: {error}")
             piece.failed = True
             return False
         if not chunks:  # compaction has left nothing up to the end
@@ -218,7 +213,7 @@ class Scanner:
                 is_through = self._batch(data, at, header, order, piece, passes)
             except (CorruptBatch, UnsupportedFormat) as error:
                 header = read_header(data, at)
-                piece.note(
+                piece.notes.append(
                     f"partition {order.partition}: the batch with offsets {header.base_offset} to {header.last_offset} "
                     f"could not be searched: {error}"
                 )

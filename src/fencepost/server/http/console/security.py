@@ -13,8 +13,7 @@ from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import decode_batch
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.views.asking import HttpCaller
-from fencepost.server.views.paging import Page, PagePlace
+from fencepost.server.views.paging import Page
 from fencepost.server.views.security import list_acls, list_quotas, list_users
 from fencepost.server.views.sinks import batches_between
 from fencepost.types import Offset
@@ -56,22 +55,10 @@ def _word(value: Any) -> str:
     return "" if value is None else str(value).encode(errors="replace").decode()
 
 
-async def read_users(visit: Visit) -> Values:
-    return await _listed(visit, "users", partial(list_users, find=visit.find))
-
-
-async def read_acls(visit: Visit) -> Values:
-    return await _listed(visit, "acls", partial(list_acls, find=visit.find))
-
-
-async def read_quotas(visit: Visit) -> Values:
-    return await _listed(visit, "quotas", list_quotas)
-
-
-async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace], Awaitable[Page[Any]]]) -> Values:
+async def _read_list(here: str, rows: Callable[[Visit], Awaitable[Page[Any]]], visit: Visit) -> Values:
     values = _frame(visit, here)
     try:
-        page = await rows(visit.caller, visit.place)
+        page = await rows(visit)
     except ServerError as error:
         if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
@@ -81,6 +68,11 @@ async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace
             "refused": f"{who} may not {need} the cluster, so this list is not shown. A super user can grant it.",
         }
     return {**values, "rows": page.items, "next_cursor": page.next_cursor}
+
+
+read_users = partial(_read_list, "users", lambda visit: list_users(visit.caller, visit.place, visit.find))
+read_acls = partial(_read_list, "acls", lambda visit: list_acls(visit.caller, visit.place, visit.find))
+read_quotas = partial(_read_list, "quotas", lambda visit: list_quotas(visit.caller, visit.place))
 
 
 async def read_audit(visit: Visit) -> Values:
