@@ -13,7 +13,7 @@ from playwright.sync_api import Page, expect
 
 import fencepost
 from fencepost.core.micro_batch.protocol import PROGRESS_KEY, PROGRESS_TOPIC_PREFIX, Progress
-from fencepost.server.http.console import attention
+from fencepost.server.http.console import overview
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.http_client import ANY
 from tests.support.logins import add_users, login_listener
@@ -55,7 +55,7 @@ def test_more_windows_than_connections_can_be_open(
 def test_names_of_any_length_fit_on_a_phone(
     console_server: fencepost.Server, visit: Callable[..., Visitor], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_NO_COMMIT_MS", 0)  # the server runs in this process
+    monkeypatch.setattr(overview, "_NO_COMMIT_MS", 0)  # the server runs in this process
     group = f"{name}{'W' * 200}"
     with fencepost.Admin(console_server.address) as admin, fencepost.Producer(console_server.address) as producer:
         admin.create_topic(name)

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 import fencepost
 from fencepost.cli import main
 from fencepost.errors import ErrorCode
-from fencepost.server.http.console import attention
+from fencepost.server.http.console import overview
 from tests.support.browser import Visitor, table_rows
 from tests.support.http_client import ANY
 from tests.support.transactions import TransactionalProducer, TransactionClient
@@ -117,7 +117,7 @@ def test_a_transaction_that_holds_readers_back_is_aborted_with_the_keyboard(
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention, "_OLD_TRANSACTION_MS", 0)  # the server runs in this process
+    monkeypatch.setattr(overview, "_OLD_TRANSACTION_MS", 0)  # the server runs in this process
     server = console_server
     client.create_topic(name, partitions=3)
     old = begin(client, name, [0, 1], f"{name}-old")

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, Route, expect
 
 import fencepost
 from fencepost.core.security.acls import Operation, ResourceType
-from fencepost.server.http.console.streams import EVERY_SECONDS
+from fencepost.server.http.console.page import EVERY_SECONDS
 from tests.support.browser import WAIT_MS, Visitor
 from tests.support.http_client import ANY
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener

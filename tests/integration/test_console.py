@@ -20,7 +20,7 @@ import fencepost
 from fencepost.cli.serve import announce
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.server.config.settings import ServerConfig
-from fencepost.server.http.console import attention, streams
+from fencepost.server.http.console import overview, page
 from fencepost.server.server import Ready
 from tests.support.http_client import ANY, basic, get
 from tests.support.logins import add_users, create_acls, grant, log_in, login_listener
@@ -77,7 +77,7 @@ def test_a_stream_brings_the_changing_part_and_ends_with_the_server(server: fenc
 
 
 def test_one_address_has_only_so_many_streams(server: fencepost.Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(page, "MOST_OF_ONE", 1)
     with open_stream(server, "/live/") as stream:
         assert stream.readline() == b"event: live\n"
         with open_stream(server, "/live/") as second:
@@ -193,7 +193,7 @@ def test_a_user_without_rights_is_told_so_on_the_first_page(closed_server: fence
 def test_attention_names_no_transaction_that_the_user_may_not_see(
     closed_server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_OLD_TRANSACTION_MS", 0)
+    monkeypatch.setattr(overview, "_OLD_TRANSACTION_MS", 0)
     with log_in(closed_server.address, "admin", "admin-secret") as client:
         create_acls(
             client,
@@ -231,7 +231,7 @@ def test_a_group_that_commits_needs_no_members(monkeypatch: pytest.MonkeyPatch) 
                 producer.send("orders", b"x", partition=0).result()
             admin.commit_group_offsets("readers", "orders", {0: 1})
         assert "Group readers" not in get(server.http).text
-        monkeypatch.setattr(attention, "_NO_COMMIT_MS", 0)  # the server runs in this process
+        monkeypatch.setattr(overview, "_NO_COMMIT_MS", 0)  # the server runs in this process
         page = get(server.http).text
         said = "Group readers has no members, has committed nothing for [^ ]+ (ms|s) and lags by 1 record[.]"
         assert re.search(said, page)

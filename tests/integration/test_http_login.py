@@ -10,6 +10,7 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlencode
 
 import pytest
@@ -18,9 +19,10 @@ import fencepost
 from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.errors import FencepostError
 from fencepost.server.config.listener import ListenerConfig
-from fencepost.server.http import sessions
+from fencepost.server.http import access
+from fencepost.server.http.access import HttpClient, HttpSessions
 from fencepost.server.http.console.rendering import render
-from fencepost.server.http.sessions import HttpSessions
+from fencepost.server.net.session import Session
 from tests.support.certificates import make
 from tests.support.clock import HandWoundClock
 from tests.support.http_client import ANY, basic, get
@@ -161,7 +163,7 @@ def test_a_form_without_user_and_password_is_a_bad_request(
 def test_a_form_that_does_not_come_keeps_no_connection(
     server: fencepost.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencepost.server.http.forms._SECONDS", 0.2)
+    monkeypatch.setattr("fencepost.server.http.console.routes._FORM_SECONDS", 0.2)
     host, _, port = server.http.removeprefix("http://").rpartition(":")
     head = f"POST /login HTTP/1.1\r\nHost: {host}:{port}\r\nOrigin: {server.http}\r\nContent-Length: 100\r\n\r\nuser="
     with socket.create_connection((host, int(port)), timeout=30) as silent:
@@ -275,29 +277,33 @@ def test_a_wrong_public_address_is_said(wrong: str) -> None:
         fencepost.Server(http_address=ANY, http_public_url=wrong)
 
 
+def client(peer: str) -> HttpClient:
+    return HttpClient(cast("Session", None), peer)
+
+
 def test_sessions_end_by_time_and_their_number_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = HandWoundClock()
-    kept: HttpSessions[str] = HttpSessions(clock)
-    key = kept.begin("alice", "alice", None)
-    clock.advance(sessions.SESSION_SECONDS - 1)
-    assert kept.find(key) == ("alice", None)
+    kept = HttpSessions(clock)
+    key = kept.begin(client("alice"), "alice", None)
+    clock.advance(access.SESSION_SECONDS - 1)
+    assert kept.find(key) == (client("alice"), None)
     clock.advance(1)
     assert kept.find(key) is None
-    monkeypatch.setattr(sessions, "MOST_SESSIONS", 3)
-    keys = [kept.begin(f"user {number}", f"user {number}", None) for number in range(5)]
+    monkeypatch.setattr(access, "MOST_SESSIONS", 3)
+    keys = [kept.begin(client(f"user {number}"), f"user {number}", None) for number in range(5)]
     assert [kept.find(key) is not None for key in keys] == [False, False, True, True, True]
     assert len(kept) == 3
 
 
 def test_a_user_pushes_only_their_own_sessions_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_OF_A_USER", 3)
-    kept: HttpSessions[str] = HttpSessions(HandWoundClock())
-    other = kept.begin("elsewhere", "bob", None)
-    keys = [kept.begin(f"browser {number}", "alice", None) for number in range(10)]
-    assert kept.find(other) == ("elsewhere", None)
+    monkeypatch.setattr(access, "MOST_OF_A_USER", 3)
+    kept = HttpSessions(HandWoundClock())
+    other = kept.begin(client("elsewhere"), "bob", None)
+    keys = [kept.begin(client(f"browser {number}"), "alice", None) for number in range(10)]
+    assert kept.find(other) == (client("elsewhere"), None)
     assert [number for number, key in enumerate(keys) if kept.find(key) is not None] == [7, 8, 9]
     kept.end(keys[8])
-    keys += [kept.begin("browser 10", "alice", None)]
+    keys += [kept.begin(client("browser 10"), "alice", None)]
     assert [number for number, key in enumerate(keys) if kept.find(key) is not None] == [7, 9, 10]
     assert len(kept) == 4
 
@@ -306,7 +312,7 @@ def test_a_user_who_logs_in_again_and_again_logs_nobody_else_out(server: fencepo
     bystander, first = Browser(server.http), Browser(server.http)
     assert bystander.log_in("admin", "admin-secret") == 303
     assert first.log_in() == 303
-    for _ in range(sessions.MOST_OF_A_USER):
+    for _ in range(access.MOST_OF_A_USER):
         assert Browser(server.http).log_in() == 303
     assert bystander.get("/api/v1/topics")[0] == 200
     assert first.get("/api/v1/topics")[0] == 401

@@ -3,5 +3,4 @@
 - `form`: the parameters of a search, as a link has them.
 - `json_path`: a field of a JSON value, and the comparison of values.
 - `matching`: tests of batches and of their records.
-- `pace`: how long a search rests, so that it does not slow down producers.
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.core.search.form import SearchForm
-from fencepost.core.search.json_path import JsonTest, read_json
+from fencepost.core.search.json_path import read_json
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -20,20 +20,21 @@ class RecordTests:
         self._header = form.header
         texts = self._key, self._value, self._header_value, _bytes(form.header)
         self._texts = [text for text in texts if text]
-        self._json = JsonField(form.json) if form.json is not None else None
+        self._json = form.json
+        self._json_text = _bytes(form.json.text) if form.json is not None else b""
 
     def may_pass(self, payload: ReadableBuffer) -> bool:
         """Tell if one of the records in these uncompressed bytes can pass."""
         if not self._texts and self._json is None:
             return True
         data = payload if isinstance(payload, bytes) else memoryview(payload).tobytes()
-        return all(text in data for text in self._texts) and (self._json is None or self._json.may_pass(data))
+        return all(text in data for text in self._texts) and self._may_be_json(data)
 
     def passes(self, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> bool:
         return (
             self._key in (key or b"")
             and self._value in (value or b"")
-            and (self._json is None or self._json.passes(value))
+            and self._passes_json(value)
             and (
                 not (self._header or self._header_value)
                 or any(
@@ -43,23 +44,18 @@ class RecordTests:
             )
         )
 
+    def _may_be_json(self, data: bytes) -> bool:
+        """Tell if a value in these bytes can pass the JSON test: it has the test's text, or an escape that may hide
+        it."""
+        return self._json_text in data or b"\\" in data
 
-class JsonField:
-    """A test of values that are JSON. Only values that contain the test's text, or an escape that may hide it, are
-    decoded."""
-
-    def __init__(self, test: JsonTest) -> None:
-        self._test = test
-        self._text = _bytes(test.text)
-
-    def may_pass(self, data: bytes) -> bool:
-        return self._text in data or b"\\" in data
-
-    def passes(self, value: bytes | None) -> bool:
-        if value is None or not self.may_pass(value):
+    def _passes_json(self, value: bytes | None) -> bool:
+        if self._json is None:
+            return True
+        if value is None or not self._may_be_json(value):
             return False
         try:
-            return self._test.matches(read_json(value))
+            return self._json.matches(read_json(value))
         except ValueError:  # no JSON, or no UTF-8
             return False
 

@@ -1,8 +1,8 @@
 """Access to the HTTP port: the users of the Kafka listeners, by the same passwords, tokens and ACLs.
 
 A program sends its password or token with every request (basic, bearer). A person logs in with a form and has a session
-from then on (`sessions.py`). Either way the login is one of `server.security.logins`: failures slow down the next ones,
-and go to the audit log.
+from then on: the server keeps it, the cookie is only a random key. Either way the login is one of
+`server.security.logins`: failures slow down the next ones, and go to the audit log.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import base64
 import binascii
 import hashlib
 import ipaddress
+import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
+from fencepost.clock import Clock
 from fencepost.core.security.access import CLUSTER_DESCRIBE
 from fencepost.core.security.acls import CLUSTER_NAME
 from fencepost.server.config.addresses import is_loopback, one_client, parse_address
 from fencepost.server.config.listener import ListenerConfig
-from fencepost.server.http.proxied import public_host
-from fencepost.server.http.sessions import HttpSessions
 from fencepost.server.net.session import Session
 from fencepost.server.security.sasl import OAUTHBEARER, PLAIN, LoginFailed
 
@@ -36,6 +36,11 @@ _REMEMBER_SECONDS: Final = 30.0
 _MOST_REMEMBERED: Final = 100
 _MOST_LOGINS: Final = 10
 """Logins of one address at a time. A failed one takes seconds, and must not fill the port."""
+SESSION_SECONDS: Final = 8 * 3600.0
+MOST_SESSIONS: Final = 1000
+MOST_OF_A_USER: Final = 20
+"""So that nobody pushes the sessions of all others out by logging in again and again."""
+_KEY_BYTES: Final = 32
 
 
 class AccessRefused(Exception):
@@ -53,6 +58,57 @@ class HttpClient(NamedTuple):
     session: Session
     peer: str
     client_id: str = "http"
+
+
+class _KeptSession(NamedTuple):
+    client: HttpClient
+    user: str
+    credentials: object
+    """Those of the user at the login."""
+    ends_at: float
+
+
+class HttpSessions:
+    """The sessions by the digests of their keys: memory that leaks does not give anyone a session."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._monotonic = clock.monotonic
+        self._sessions: dict[bytes, _KeptSession] = {}
+        """In the order of their ends."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, client: HttpClient, user: str, credentials: object) -> str:
+        """Return the key of a new session. The oldest session makes way if there are too many, of this user or at
+        all."""
+        now = self._monotonic()
+        own = [digest for digest, kept in self._sessions.items() if kept.user == user]
+        if len(own) >= MOST_OF_A_USER:
+            del self._sessions[own[0]]
+        while self._sessions:
+            oldest = next(iter(self._sessions))
+            if len(self._sessions) < MOST_SESSIONS and self._sessions[oldest].ends_at > now:
+                break
+            del self._sessions[oldest]
+        key = secrets.token_urlsafe(_KEY_BYTES)
+        self._sessions[_digest(key)] = _KeptSession(client, user, credentials, now + SESSION_SECONDS)
+        return key
+
+    def find(self, key: str) -> tuple[HttpClient, object] | None:
+        """Return the client and the credentials of a session that has not ended."""
+        found = self._sessions.get(_digest(key))
+        if found is None or found.ends_at <= self._monotonic():
+            return None
+        return found.client, found.credentials
+
+    def end(self, key: str | None) -> None:
+        if key is not None:
+            self._sessions.pop(_digest(key), None)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "replace")).digest()
 
 
 class _Remembered(NamedTuple):
@@ -74,9 +130,11 @@ class Access:
         self._remembered: dict[bytes, _Remembered] = {}
         """By the digest of address and header."""
         self._listener = ListenerConfig(name="http", address=address, protocol="sasl_plaintext", mechanisms=(PLAIN,))
-        self.sessions: HttpSessions[HttpClient] = HttpSessions(broker.clock)
+        self.sessions = HttpSessions(broker.clock)
         self._is_local = is_loopback(parse_address(address)[0])
-        self._public_host = public_host(broker.config.http_public_url)
+        url = broker.config.http_public_url
+        self._public_host = urlsplit(url).netloc if url is not None else None
+        """The Host header of browsers that come through the proxy."""
 
     async def require_state(self, request: Request) -> None:
         """Raise AccessRefused if the client may not see the server's state as a whole."""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from fencepost.errors import FencepostError
 from fencepost.server.health import Chore
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.http.console.history import LoadHistory
-from fencepost.server.http.console.streams import Streams
+from fencepost.server.http.console.overview import LoadHistory
+from fencepost.server.http.console.page import Streams
 from fencepost.server.metrics.scrape import Scrapes
 from fencepost.server.process import descriptors
 from fencepost.server.views.snapshot import Snapshots
@@ -33,6 +33,18 @@ _SAFE: Final = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+_NO_CONSOLE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>fencepost</title></head><body>
+<h1>fencepost</h1>
+<p>The console is not installed here: its libraries could not be fetched when fencepost was built. Build it again where the package registries can be reached.</p>
+<ul>
+<li><a href="/healthz">/healthz</a>: the process answers</li>
+<li><a href="/readyz">/readyz</a>: logs are open, the metadata store can be written, the disk has room</li>
+<li><a href="/metrics">/metrics</a>: for Prometheus</li>
+<li><a href="/api/v1/cluster">/api/v1/</a>: the server's state as JSON; <a href="/api/v1/openapi.json">its description</a></li>
+</ul>
+</body></html>
+"""  # noqa: E501
 
 
 class DeferredRoutes:
@@ -151,21 +163,17 @@ def make_app(broker: Broker, listener: Listener, address: str) -> HttpApp:
         from fencepost.server.http.console.assets import are_installed
         from fencepost.server.http.console.routes import Console
         from fencepost.server.http.debug import debug_route
-        from fencepost.server.http.first_page import FirstPage
         from fencepost.server.http.v1.routes import api_routes
 
-        console = Console(broker, listener, access, _SAFE, history, snapshots, streams) if are_installed() else None
-        first = FirstPage(broker, access, console, _SAFE)
-        pages = console.routes() if console is not None else [Route("/", first.index)]
-        return Router(
-            [
-                *pages,
-                *first.routes(),
-                *api_routes(broker, listener, access, snapshots, _SAFE),
-                debug_route(broker, access, _SAFE),
-            ],
-            default=first.nothing_there,
-        )
+        pages, nothing_there = [Route("/", without_console)], None
+        if are_installed():
+            console = Console(broker, listener, access, _SAFE, history, snapshots, streams)
+            pages, nothing_there = console.routes(), console.nothing_there
+        others = api_routes(broker, listener, access, snapshots, _SAFE)
+        return Router([*pages, *others, debug_route(broker, access, _SAFE)], default=nothing_there)
+
+    async def without_console(_: Request) -> Response:
+        return HTMLResponse(_NO_CONSOLE, headers=_SAFE)
 
     app = Starlette(
         routes=[

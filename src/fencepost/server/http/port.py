@@ -11,24 +11,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from fencepost.errors import FencepostError
 from fencepost.server.config.addresses import parse_address
 from fencepost.server.http.app import make_app
-from fencepost.server.http.console.streams import Streams
-from fencepost.server.http.proxied import OneLength, Proxied
+from fencepost.server.http.console.page import Streams
 from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS
 from fencepost.server.net.tls import make_context
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from fencepost.server.broker import Broker
     from fencepost.server.net.listener import Listener
 
+_LENGTHS: Final = {b"content-length", b"transfer-encoding"}
 _PIPELINED_SECONDS: Final = 1.0
 """Pause before a request that was sent too early."""
 _KEPT_PLACES: Final = 20
@@ -108,6 +110,39 @@ class _Protocol(H11Protocol):
             self._idle_since = asyncio.get_running_loop().time()
         self._seen = self.cycle
         asyncio.get_running_loop().call_later(SILENT_SECONDS, self._look)
+
+
+class Proxied:
+    """The application behind a proxy that ends TLS (`http.public_url`).
+
+    The browser speaks HTTPS and the server hears HTTP, so the origin that the browser names would never be the server's
+    own: the login form would be refused, and its cookie would lack the protection of HTTPS. A request for the public
+    name is therefore taken for what it was before the proxy."""
+
+    def __init__(self, app: ASGIApp, url: str) -> None:
+        self._app = app
+        self._scheme = urlsplit(url).scheme
+        self._host = urlsplit(url).netloc.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and dict(scope["headers"]).get(b"host") == self._host:
+            scope = {**scope, "scheme": self._scheme}
+        await self._app(scope, receive, send)
+
+
+class OneLength:
+    """The application, without requests that say their length in two ways: a proxy that believes the other one takes a
+    part of the body for the next request, perhaps of another user."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {name for name, _ in scope["headers"]} >= _LENGTHS:
+            text = "Content-Length and Transfer-Encoding in one request\n"
+            await PlainTextResponse(text, 400, headers={"Connection": "close"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class _Uvicorn(uvicorn.Server):

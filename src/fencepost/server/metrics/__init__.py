@@ -1,7 +1,4 @@
-"""The server's metrics.
-
-scrape.py       one pass over the views (`server.views`) and counters, from the loop to the text
-exposition.py   families as text in Prometheus' format
+"""The server's metrics: `scrape.py`, one pass over the views (`server.views`) and counters, from the loop to the text.
 
 `fencepost generate` prints dashboard.json, for Grafana, and alerts.yml, for Prometheus.
 """

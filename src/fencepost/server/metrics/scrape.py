@@ -16,23 +16,21 @@ import ssl
 import time
 from _ssl import _test_decode_cert  # type: ignore[attr-defined]
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from operator import sub
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost._version import __version__
 from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
 from fencepost.server.backup.control import BACKED_UP
-from fencepost.server.metrics.exposition import Family, Labels, by_partition, escaped, places
+from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.net.turns import paced
 from fencepost.server.views.groups import GroupRows
-from fencepost.server.views.record_lag import RecordLags
 from fencepost.server.views.topics import TopicRows, TopicSums
-from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +40,11 @@ if TYPE_CHECKING:
     from fencepost.server.net.listener import Listener
     from fencepost.server.views.snapshot import Snapshot, Snapshots
     from fencepost.types import Offset
+
+Labels: TypeAlias = tuple[str, ...]
+"""Names of labels, or the values of a row."""
+Value: TypeAlias = float | Distribution
+_BOUND_NAMES: Final = (*(format(bound, "g") for bound in LATENCY_BOUNDS), "+Inf")
 
 _LONG_NAME: Final = 256
 OTHER: Final = "(other)"
@@ -55,7 +58,6 @@ class Scrapes:
         self._broker = broker
         self._listener = listener
         self._snapshots = snapshots
-        self._lags = RecordLags()
         self._under_way: asyncio.Task[bytes] | None = None
 
     async def text(self) -> bytes:
@@ -104,20 +106,29 @@ class Scrapes:
     def _with_records(self, groups: list[GroupRows]) -> list[GroupRows]:
         """Return the groups with their lags in records, as far as they are counted. The snapshot stays as it is."""
         spans = [
-            ((group.name, topic, at), TopicPartition(topic, row.partition), row.span)
+            ((group.name, topic, row.partition), row.span)
             for group in groups
             for topic, rows in group.topics.items()
-            for at, row in enumerate(rows)
+            for row in rows
             if row.span is not None
         ]
-        counted = self._lags.count(spans)
+        counted = self._snapshots.record_lags.count(spans)
         if not counted:
             return groups
-        copies = {each.name: {topic: list(rows) for topic, rows in each.topics.items()} for each in groups}
-        for (group, topic, at), records in counted.items():
-            rows = copies[group][topic]
-            rows[at] = rows[at]._replace(records=records)
-        return [each._replace(topics=copies[each.name]) for each in groups]
+        return [
+            group._replace(
+                topics={
+                    topic: [
+                        row
+                        if row.span is None
+                        else row._replace(records=counted.get((group.name, topic, row.partition)))
+                        for row in rows
+                    ]
+                    for topic, rows in group.topics.items()
+                }
+            )
+            for group in groups
+        ]
 
     def _sinks(self, logs: dict[str, tuple[PartitionLog, Offset]], most: int) -> Iterator[Family]:
         known = ((topic, self._snapshots.sinks.progress(topic, *log)) for topic, log in logs.items())
@@ -339,3 +350,62 @@ class _ByName:
 def _columns(rows: Sequence[tuple[Any, ...]]) -> Any:
     """Return the rows of a list as one row of columns."""
     return type(rows[0])(*zip(*rows, strict=True))
+
+
+# -- Prometheus' text format -------------------------------------------------------------------------------------
+
+
+class Family(NamedTuple):
+    """A family of metrics. prometheus_client writes such too, and takes several microseconds for each of the hundreds
+    of lines of a scrape."""
+
+    name: str
+    """Of a counter, with the ending `_total`."""
+    doc: str
+    labels: Labels
+    rows: Iterable[tuple[Labels, Value]]
+
+    @classmethod
+    def one(cls, name: str, doc: str, value: Value) -> Family:
+        return cls(name, doc, (), [((), value)])
+
+    @classmethod
+    def by(cls, label: str, name: str, doc: str, values: Mapping[str, Value]) -> Family:
+        return cls(name, doc, (label,), [((each,), value) for each, value in values.items()])
+
+    def text(self) -> str:
+        """A family of distributions is a histogram; others are counters or gauges, by the ending of their name."""
+        name, kind, lines = self.name, "counter" if self.name.endswith("_total") else "gauge", []
+        for values, value in self.rows:
+            own = ",".join([f'{label}="{escaped(each)}"' for label, each in zip(self.labels, values, strict=True)])
+            braces = f"{{{own}}}" if own else ""
+            if not isinstance(value, Distribution):
+                lines.append(f"{name}{braces} {value}\n")
+                continue
+            kind, so_far, start = "histogram", 0, f"{own}," if own else ""
+            for bound, count in zip(_BOUND_NAMES, value.counts, strict=True):
+                so_far += count
+                lines.append(f'{name}_bucket{{{start}le="{bound}"}} {so_far}\n')
+            lines.append(f"{name}_count{braces} {so_far}\n{name}_sum{braces} {value.total}\n")
+        return f"# HELP {name} {self.doc}\n# TYPE {name} {kind}\n" + "".join(lines)
+
+
+def places(labels: str, partitions: Iterable[int]) -> list[str]:
+    """Return what stands between the name and the value of a series, for each partition."""
+    return [f'{{{labels},partition="{each}"}} ' for each in partitions]
+
+
+def by_partition(name: str, doc: str, rows: Iterable[tuple[list[str], Sequence[int | None]]]) -> str:
+    """Return a family with a series per partition, of which each row has the places and the values. A partition without
+    a value has no line. A scrape of a thousand partitions has ten thousand of these lines."""
+    lines = [f"# HELP {name} {doc}\n# TYPE {name} gauge\n"]
+    for where, values in rows:
+        lines += [f"{name}{place}{value}\n" for place, value in zip(where, values, strict=True) if value is not None]
+    return "".join(lines)
+
+
+def escaped(value: str) -> str:
+    """Return a label's value as it stands between quotes."""
+    if "\\" in value or "\n" in value or '"' in value:
+        return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return value

@@ -15,7 +15,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from fencepost.core.producers.sequence import last_of
 from fencepost.core.search.matching import RecordTests
-from fencepost.core.search.pace import SearchPace
 from fencepost.errors import CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import Record, decode_batch, unpack
 from fencepost.kernel.codecs import CODECS, NONE, unpacked
@@ -30,8 +29,16 @@ _SLICE_BYTES: Final = 256 * 1024
 """Bytes that are read at a time."""
 _FOUND_BYTES: Final = 4 << 20
 """A piece ends when its matches have so many bytes."""
-_MOST_NOTES: Final = 20
 _CODEC_NAMES: Final = {number: name for name, number in CODECS.items()}
+
+WINDOW_SECONDS: Final = 0.02
+"""How often the load is measured."""
+_BUSY: Final = 0.05
+"""Share of a core that the rest of the server uses, above which it counts as busy. It is small, because producers on
+the same machine need many times the CPU that their requests need here."""
+_SHARE_IF_BUSY: Final = 0.03
+_SHARE_IF_IDLE: Final = 0.8
+_LONGEST_REST: Final = 0.25
 
 TransactionState: TypeAlias = Literal["", "committed", "aborted", "open"]
 """Of a record; "" if it belongs to no transaction."""
@@ -94,9 +101,31 @@ class ScannedPiece:
     failed: bool = False
     """The rest of the partition cannot be read."""
 
-    def note(self, text: str) -> None:
-        if len(self.notes) < _MOST_NOTES:
-            self.notes.append(text)
+
+class SearchPace:
+    """The pace of a search: it works in short slices, and rests in between while the server is busy with other things.
+    Times are in seconds, from any start."""
+
+    def __init__(self, wall: float, process: float, thread: float) -> None:
+        self._at = wall, process, thread
+        self._share = _SHARE_IF_BUSY  # until the load is known
+
+    def resume(self, wall: float, process: float, thread: float) -> None:
+        """Begin to measure anew, perhaps in another thread; the last measurement counts until the next."""
+        self._at = wall, process, thread
+
+    def measure(self, wall: float, process: float, thread: float) -> None:
+        """Note the clocks: the wall's, the CPU time of the process and that of the search's thread."""
+        elapsed = wall - self._at[0]
+        if elapsed < WINDOW_SECONDS:
+            return
+        others = (process - self._at[1]) - (thread - self._at[2])
+        self._share = _SHARE_IF_BUSY if others > _BUSY * elapsed else _SHARE_IF_IDLE
+        self._at = wall, process, thread
+
+    def rest_after(self, worked: float) -> float:
+        """Return how long to rest after a slice of this length."""
+        return min(max(worked, 0.0) * (1 / self._share - 1), _LONGEST_REST)
 
 
 class Scanner:
@@ -151,17 +180,17 @@ class Scanner:
         except OffsetOutOfRange:
             first = order.log.start_offset
             if first <= piece.reached:
-                piece.note(f"partition {order.partition}: the log has no offset {piece.reached} any more")
+                piece.notes.append(f"partition {order.partition}: the log has no offset {piece.reached} any more")
                 piece.failed = True
                 return False
-            piece.note(
+            piece.notes.append(
                 f"partition {order.partition}: offsets {piece.reached} to {min(first, order.stop) - 1} were deleted "
                 "before they could be searched"
             )
             piece.reached = min(first, order.stop)
             return True
         except FencepostError as error:
-            piece.note(f"partition {order.partition}: cannot be read from offset {piece.reached} on: {error}")
+            piece.notes.append(f"partition {order.partition}: cannot be read from offset {piece.reached} on: {error}")
             piece.failed = True
             return False
         if not chunks:  # compaction has left nothing up to the end
@@ -178,22 +207,20 @@ class Scanner:
         passes = self._tests.may_pass(data)
         at = 0
         while at < len(data):
-            before = piece.reached
             try:
                 header = check_batch(data, at)
                 is_through = self._batch(data, at, header, order, piece, passes)
             except (CorruptBatch, UnsupportedFormat) as error:
                 header = read_header(data, at)
-                piece.note(
+                piece.notes.append(
                     f"partition {order.partition}: the batch with offsets {header.base_offset} to {header.last_offset} "
                     f"could not be searched: {error}"
                 )
                 is_through = True
-            if is_through:
-                piece.reached = max(min(header.next_offset, order.stop), before)
-            piece.bytes += _bytes_before(header, piece.reached) - _bytes_before(header, before)
             if not is_through:
                 return False
+            piece.reached = max(min(header.next_offset, order.stop), piece.reached)
+            piece.bytes += header.size
             at += header.size
             if piece.reached >= order.stop or self._stopped.is_set():
                 return True
@@ -221,18 +248,6 @@ class Scanner:
         if not may_pass:
             piece.records += _count(data, at, header, start, stop)
             return True
-        return self._records(data, at, header, order, piece, state)
-
-    def _records(
-        self,
-        data: memoryview,
-        at: int,
-        header: BatchHeader,
-        order: ScanOrder,
-        piece: ScannedPiece,
-        state: TransactionState,
-    ) -> bool:
-        start, stop = max(header.base_offset, piece.reached), min(header.next_offset, order.stop)
         for record in decode_batch(data, at, check=False, max_bytes=self._max_bytes):
             if not start <= record.offset < stop:
                 continue
@@ -279,9 +294,3 @@ def _count(data: memoryview, at: int, header: BatchHeader, start: int, stop: int
     if header.count == header.last_offset_delta + 1:
         return max(min(header.next_offset, stop) - max(header.base_offset, start), 0)
     return sum(start <= record.offset < stop for record in decode_batch(data, at, check=False))
-
-
-def _bytes_before(header: BatchHeader, offset: Offset) -> int:
-    """Return the bytes of a batch before an offset, as if all its offsets had the same share."""
-    offsets = max(header.last_offset_delta + 1, 1)
-    return header.size * min(max(offset - header.base_offset, 0), offsets) // offsets

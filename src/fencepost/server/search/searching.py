@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from fencepost.core.search.form import LogPlace, SearchForm
 from fencepost.core.search.matching import RecordTests
@@ -123,12 +123,6 @@ class SearchCount:
             self.notes_more += 1
 
 
-class SearchReport(NamedTuple):
-    found: list[FoundRecord]
-    so_far: SearchCount
-    """Always the same object: read it before the next report."""
-
-
 class Searches:
     """The searches that are under way, and their threads."""
 
@@ -141,25 +135,18 @@ class Searches:
         """Of searches that wait for new records."""
 
     @contextmanager
-    def place(self) -> Iterator[Callable[[], None]]:
-        """Take a place; raise SearchRefused if there is none. The function gives it back early."""
+    def place(self) -> Iterator[None]:
+        """Take a place; raise SearchRefused if there is none."""
         if self._count >= MOST_SEARCHES:
             raise SearchRefused(
                 f"{self._count} searches are under way, and there can be only {MOST_SEARCHES} at a time: try again "
                 "when one of them has ended"
             )
         self._count += 1
-        holds = True
-
-        def give_back() -> None:
-            nonlocal holds
-            self._count -= holds
-            holds = False
-
         try:
-            yield give_back
+            yield
         finally:
-            give_back()
+            self._count -= 1
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do work in a thread; raise SearchRefused if the server stops."""
@@ -216,13 +203,13 @@ class Search:
                 f"only the owners of its partitions in group {topic.reader_group!r} may read topic {topic.name}"
             )
 
-    async def reports(self) -> AsyncIterator[SearchReport]:
-        """Search, and yield what was found and how far the search has come, again and again until it ends."""
+    async def reports(self) -> AsyncIterator[list[FoundRecord]]:
+        """Search, and yield what was found, again and again until the search ends; `count` says how far it has come."""
         count = self.count
         try:
-            with self._searches.place() as leave:
-                async for report in self._plan():
-                    yield report
+            with self._searches.place():
+                async for _ in self._plan():
+                    yield []
                 count.state = "gone" if self._is_gone else "searching"
                 while (current := count.current) is not None and self._is_there():
                     room = min(self._limit - count.matches, _AT_ONCE)
@@ -233,21 +220,15 @@ class Search:
                     if count.matches >= self._limit and count.current is not None:
                         count.state = "limit"
                     if found or count.state == "limit" or current.end > current.start:
-                        yield SearchReport(found, count)
+                        yield found
                     if count.state == "limit":
                         return
-                if self._is_gone:
-                    yield SearchReport([], count)
-                    return
-                leave()
-            if not self._follows:
-                count.state = "complete"
-                yield SearchReport([], count)
-                return
-            count.state = "following"
-            yield SearchReport([], count)
-            async for report in self._follow():
-                yield report
+            if not self._is_gone:
+                count.state = "following" if self._follows else "complete"
+            yield []
+            if count.state == "following":
+                async for found in self._follow():
+                    yield found
         finally:
             self._scanner.stop()
 
@@ -257,7 +238,7 @@ class Search:
 
     # -- the ranges -------------------------------------------------------------------------------------------
 
-    async def _plan(self) -> AsyncIterator[SearchReport]:
+    async def _plan(self) -> AsyncIterator[None]:
         """Find the first and last offset of every partition."""
         loop, count, form = asyncio.get_running_loop(), self.count, self._form
         everything = range(self._topic.partition_count) if form.partition is None else (form.partition,)
@@ -282,7 +263,7 @@ class Search:
             count.offsets_total += end - start
             if loop.time() - reported > _PLAN_SECONDS:
                 reported = loop.time()
-                yield SearchReport([], count)
+                yield
 
     async def _start(self, log: PartitionLog, index: int, end: Offset) -> Offset:
         form, first = self._form, log.start_offset
@@ -347,7 +328,7 @@ class Search:
 
     # -- following --------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> AsyncIterator[SearchReport]:
+    async def _follow(self) -> AsyncIterator[list[FoundRecord]]:
         """Search what is written from now on."""
         count = self.count
         news = SearchNews()
@@ -369,33 +350,21 @@ class Search:
                         current.end = end
                         found = await self._piece(current, _SHOWN_AT_ONCE, counts_on=True)
                         count.offsets_done += current.reached - before
-                        yield SearchReport(found, count)
-                if not await news.wait(_LOOK_SECONDS):
-                    yield SearchReport([], count)
+                        yield found
+                try:
+                    await asyncio.wait_for(news.wait(), _LOOK_SECONDS)
+                except TimeoutError:
+                    yield []
                 await asyncio.sleep(_GATHER_SECONDS)
-            yield SearchReport([], count)
+            yield []
         finally:
             self._searches.news.discard(news)
             for _, partition in watched:
                 partition.unwatch(news)
 
 
-class SearchNews:
+class SearchNews(asyncio.Event):
     """Tells a following search that a partition has changed."""
 
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
     def partition_changed(self) -> None:
-        self._event.set()
-
-    def clear(self) -> None:
-        self._event.clear()
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait for a change; return False if there was none in this time."""
-        try:
-            await asyncio.wait_for(self._event.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        self.set()

@@ -69,10 +69,10 @@ class GroupLag(NamedTuple):
         )
 
     @classmethod
-    def of(cls, rows: Iterable[OffsetRow]) -> GroupLag:
+    def of(cls, rows: Iterable[OffsetRow], committed_ms: int = -1) -> GroupLag:
         lags = [row.lag for row in rows]
         known = [lag for lag in lags if lag is not None]
-        return cls(sum(known), len(lags) - len(known), len(lags))
+        return cls(sum(known), len(lags) - len(known), len(lags), committed_ms)
 
 
 class GroupRows(NamedTuple):
@@ -88,31 +88,24 @@ async def read_groups(entries: Iterable[GroupEntry], topics: Topics, turns: Turn
     work = 0
     for entry in entries:
         of: dict[str, list[OffsetRow]] = {}
-        known = closed = partitions = 0
-        newest = -1
+        lag = GroupLag()
         offsets = list(zip(entry.offsets, entry.offsets.values(), strict=True))
         for at in range(0, len(offsets), PIECE):
-            some, last, topic = offsets[at : at + PIECE], None, None
-            for (name, index), committed in some:
+            rows, newest, last, topic = [], -1, None, None
+            for (name, index), committed in offsets[at : at + PIECE]:
                 if name != last:
                     last, topic = name, topics.get(name)
                 partition = topic.partition(index) if topic is not None else None
                 if partition is not None:  # else it was deleted in the meantime
-                    row = offset_row(partition, committed.offset)
+                    rows.append(row := offset_row(partition, committed.offset))
                     of.setdefault(name, []).append(row)
-                    partitions += 1
-                    if row.lag is None:
-                        closed += 1
-                    else:
-                        known += row.lag
                     newest = max(newest, committed.committed_ms)
-            work += len(some)
+            lag = lag.plus(GroupLag.of(rows, newest))
+            work += len(offsets[at : at + PIECE])
             if work >= PIECE:
                 work = 0
                 await turns()
-        found.append(
-            GroupRows(entry.group_id, len(entry.group.members), of, GroupLag(known, closed, partitions, newest))
-        )
+        found.append(GroupRows(entry.group_id, len(entry.group.members), of, lag))
         work += 1
     return found
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections import Counter
-from typing import Final
 
 from fencepost.core.rows import OwnerDescription, TakenResourceRow, TakeoverRow, WaitingClaimRow
 from fencepost.core.security.access import GROUP_DESCRIBE
@@ -13,11 +11,8 @@ from fencepost.server.coordinators.takeovers import SeveredOwner
 from fencepost.server.net.router import ApiRequest
 from fencepost.server.net.turns import paced
 from fencepost.server.views.asking import HttpCaller
-from fencepost.server.views.paging import BadQuery, Page, PagePlace, cut, write_cursor
+from fencepost.server.views.paging import Page, PagePlace, cut
 from fencepost.wire.apis import Key
-
-_PIECE: Final = 2000
-"""Names to look at before others get their turn."""
 
 
 def _request(caller: HttpCaller, group: str | None) -> ApiRequest:
@@ -33,22 +28,13 @@ async def list_owners(
     caller: HttpCaller, place: PagePlace, group: str | None, find: str = ""
 ) -> Page[OwnerDescription]:
     """Return owners by group and resource; with `find`, those whose group or resource contains the text."""
-    request, owners, after = _request(caller, group), caller.broker.owners, place.after or ("", "")
-    if len(after) != 2 or not all(isinstance(part, str) for part in after):
-        raise BadQuery("cursor is from another kind of list")
-    found: list[tuple[str, str]] = []
-    for each in sorted(owners.table.groups()) if group is None else [group]:
-        await caller.turns()
-        if each < after[0] or not request.sees(GROUP_DESCRIBE, each):
-            continue
-        first = after[1] if each == after[0] else ""
-        names = await _first_names(caller, each, find, first, place.limit + 1 - len(found))
-        found += [(each, name) for name in names]
-        if len(found) > place.limit:
-            break
-    cursor = write_cursor(found[place.limit - 1]) if len(found) > place.limit else None
+    request, owners = _request(caller, group), caller.broker.owners
+    groups = owners.table.groups() if group is None else [group]
+    seen = [each async for each in paced(groups) if request.sees(GROUP_DESCRIBE, each)]
+    names = ((each, name) for each in seen for name in owners.table.names(each) if find in each or find in name)
+    found, cursor = await cut(names, tuple, place)
     rows = []
-    for owned_in, name in found[: place.limit]:
+    for owned_in, name in found:
         holding = owners.table.ownership(owned_in, name)
         if holding is not None:  # else it was released meanwhile
             since, owner = owners.since.get((owned_in, name), -1), holding.owner
@@ -57,17 +43,6 @@ async def list_owners(
             )
     await asyncio.shield(caller.broker.syncer.barrier())  # as DescribeOwners: what they have written can be read
     return Page(rows, cursor)
-
-
-async def _first_names(caller: HttpCaller, group: str, find: str, after: str, count: int) -> list[str]:
-    """Return the first owned resources of the group behind `after`, in their order."""
-    names, best = caller.broker.owners.table.names(group), list[str]()
-    whole = find in group
-    for at in range(0, len(names), _PIECE):
-        best += [name for name in names[at : at + _PIECE] if (whole or find in name) and name > after]
-        best = heapq.nsmallest(count, best)
-        await caller.turns()
-    return best
 
 
 async def list_waiting_claims(

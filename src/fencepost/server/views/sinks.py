@@ -18,7 +18,7 @@ from fencepost.core.rows import SinkRow
 from fencepost.core.security.access import TOPIC_READ, TRANSACTIONAL_ID_DESCRIBE
 from fencepost.errors import FencepostError
 from fencepost.kernel import decode_batch
-from fencepost.kernel.header import read_header
+from fencepost.kernel.header import BatchHeader, read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.log.reading import is_aborted
 from fencepost.server.views.asking import HttpCaller
@@ -38,9 +38,8 @@ _BYTES: Final = 256 * 1024
 """Bytes per read."""
 
 
-def _between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[bytes, Identity]]:
-    """Yield the committed progress records, undecoded, with their writers."""
-    aborted = log.producers.aborted
+def batches_between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[BatchHeader, memoryview, int]]:
+    """Yield the batches of a log, as `decode_batch` takes them, with their headers. Blocks; raise FencepostError."""
     while start < stop:
         chunks = log.read(start, _BYTES, upto=stop, block=True)
         if not chunks:
@@ -49,12 +48,19 @@ def _between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[b
             at = 0
             while at < len(data):
                 header = read_header(data, at)
-                if not header.is_control and not is_aborted(header, aborted):
-                    for record in decode_batch(data, at):
-                        if record.key == PROGRESS_KEY and record.value is not None:
-                            yield bytes(record.value), Identity(header.pid, header.epoch)
+                yield header, data, at
                 at += header.size
                 start = header.next_offset
+
+
+def _between(log: PartitionLog, start: Offset, stop: Offset) -> Iterator[tuple[bytes, Identity]]:
+    """Yield the committed progress records, undecoded, with their writers."""
+    aborted = log.producers.aborted
+    for header, data, at in batches_between(log, start, stop):
+        if not header.is_control and not is_aborted(header, aborted):
+            for record in decode_batch(data, at):
+                if record.key == PROGRESS_KEY and record.value is not None:
+                    yield bytes(record.value), Identity(header.pid, header.epoch)
 
 
 def _decoded(rows: list[tuple[bytes, Identity]]) -> list[WrittenProgress]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.server.net.turns import Turns, paced
 from fencepost.server.views.groups import GroupLag, GroupRows, read_groups
+from fencepost.server.views.record_lag import RecordLags
 from fencepost.server.views.sinks import SinkTails
 from fencepost.server.views.topics import MOST_UNDECIDED, OpenInPartition, TopicRows, TopicSums, read_topics
 
@@ -36,13 +37,15 @@ class Snapshot(NamedTuple):
 
 
 class Snapshots:
-    """The one cache of what is shown: the last snapshot, and the last records of the sinks' progress topics. A snapshot
-    is forgotten after a second: a large server has a row for each of very many committed offsets."""
+    """The one cache of what is shown: the last snapshot, the last records of the sinks' progress topics, and the
+    counted records of lags. A snapshot is forgotten after a second: a large server has a row for each of very many
+    committed offsets."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._taking: asyncio.Future[Snapshot] | None = None
         self.sinks = SinkTails()
+        self.record_lags = RecordLags()
 
     async def now(self, max_age: float = 0.0) -> Snapshot:
         """Return a snapshot that is at most so many seconds old, or one that is being taken already."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.core.rows import TransactionDetails
+from fencepost.core.security.access import TRANSACTIONAL_ID_DESCRIBE
 from fencepost.core.transactions import RESTING, TransactionMetadata, TransactionState
 from fencepost.errors import ErrorCode
 from fencepost.server.net.turns import paced
@@ -117,10 +118,23 @@ def hanging(broker: Broker, undecided: Iterable[OpenInPartition]) -> Iterator[Op
 # -- transactional ids ------------------------------------------------------------------------------------------
 
 
+async def seen_transactions(
+    caller: HttpCaller, find: str = "", *, only_open: bool = False
+) -> list[TransactionMetadata]:
+    """Return those whose names contain `find` and that the caller may describe, as ListTransactions does."""
+    request = caller.request(Key.LIST_TRANSACTIONS)
+    return [
+        each
+        async for each in paced(list(caller.broker.transactions))
+        if not (only_open and each.state in RESTING)
+        and find in each.name
+        and request.sees(TRANSACTIONAL_ID_DESCRIBE, each.name)
+    ]
+
+
 async def list_transactions(caller: HttpCaller, place: PagePlace) -> Page[TransactionDetails]:
-    answer = await caller.ask(Key.LIST_TRANSACTIONS, state_filters=[], producer_id_filters=[])
-    rows, cursor = await cut(answer["transaction_states"], lambda row: (row["transactional_id"],), place)
-    names = [row["transactional_id"] for row in rows]
+    rows, cursor = await cut(await seen_transactions(caller), lambda row: (row.name,), place)
+    names = [row.name for row in rows]
     answer = await caller.ask(Key.DESCRIBE_TRANSACTIONS, transactional_ids=names)
     there = [row for row in answer["transaction_states"] if row["error_code"] == ErrorCode.NONE]
     return Page([_transaction(row) async for row in paced(there)], cursor)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencepost.core.search.form import SearchForm
 from fencepost.core.search.json_path import BadPath, JsonTest, parse_test, read_json
-from fencepost.core.search.matching import JsonField
+from fencepost.core.search.matching import RecordTests
 
 pytestmark = pytest.mark.unit
 
@@ -116,12 +117,13 @@ def test_what_is_there_is_found_and_no_look_at_the_bytes_hides_it(
     test = JsonTest(steps, compares, value if compares else None)
     assert test.matches(read_json(text))
     data_of_it = text.encode("utf-8", "surrogatepass")
-    assert JsonField(test).may_pass(data_of_it)
-    assert JsonField(test).passes(data_of_it)
+    tests = RecordTests(SearchForm(json=test))
+    assert tests.may_pass(data_of_it)
+    assert tests.passes(None, data_of_it, ())
 
 
 def test_a_number_in_another_spelling_is_not_hidden() -> None:
-    test = JsonField(JsonTest(("a",), True, 100))
+    tests = RecordTests(SearchForm(json=JsonTest(("a",), True, 100)))
     for text in (b"100", b"1e2", b"1E+2", b"100.0", b"1.00e2"):
-        assert test.passes(b'{"a": ' + text + b"}")
+        assert tests.passes(None, b'{"a": ' + text + b"}", ())
     assert JsonTest(("a",), True, Decimal(100)).matches(read_json('{"a": 1e2}'))

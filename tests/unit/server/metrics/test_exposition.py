@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from fencepost.server.counters import LATENCY_BOUNDS, Histogram
-from fencepost.server.metrics.exposition import Family, by_partition, escaped, places
+from fencepost.server.metrics.scrape import Family, by_partition, escaped, places
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from fencepost.core.producers.pid import Identity
 from fencepost.core.transactions import NOBODY
 from fencepost.kernel import read_header
 from fencepost.kernel.header import TRANSACTIONAL
-from fencepost.server.http.console.attention import Sight, attention
+from fencepost.server.http.console.overview import attention
 from fencepost.server.net.connection import Connection
 from fencepost.server.views.snapshot import Snapshots
 from fencepost.server.views.transactions import effect_of_abort, hanging, held_back, stable_after
@@ -20,8 +20,6 @@ from tests.support.batches import batch
 from tests.support.broker_bed import BrokerBed, run_with
 
 pytestmark = pytest.mark.unit
-
-EVERYTHING = Sight(lambda _: True, lambda _: True)
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -112,9 +110,9 @@ def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
         await bed.write(writer, T0)
         idle = await bed.begin(connection, "idle", T1)
         bed.clock.advance(59)
-        assert attention(bed.broker, await snapshots.now(), EVERYTHING) == []
+        assert attention(bed.broker, await snapshots.now(), lambda *_: True) == []
         bed.clock.advance(121)
-        assert attention(bed.broker, await snapshots.now(), EVERYTHING) == [
+        assert attention(bed.broker, await snapshots.now(), lambda *_: True) == [
             (
                 f"Transaction a/b c of producer {writer.pid} has held readers of t back for 3 min.",
                 "/transactions/a%2Fb%20c",
@@ -124,7 +122,7 @@ def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
         await bed.broker.transactions.end("a/b c", writer, connection, commit=True)
         await bed.broker.transactions.end("idle", idle, connection, commit=True)
         await bed.write(writer, T1)
-        [(text, path)] = attention(bed.broker, await snapshots.now(), EVERYTHING)
+        [(text, path)] = attention(bed.broker, await snapshots.now(), lambda *_: True)
         assert text.startswith(f"A transaction of producer {writer.pid} hangs in t-1: no coordinator knows it")
         assert path == f"/producers/hanging?topic=t&partition=1&pid={writer.pid}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,9 +21,9 @@ from fencepost.server.http.console.page import (
     StreamedAnswer,
     Values,
     Visit,
+    event,
 )
 from fencepost.server.http.console.rendering import counted, number, render
-from fencepost.server.http.console.streams import event
 from fencepost.server.search.scanning import FoundRecord, Scanner, ScanOrder
 from fencepost.server.search.searching import Search, SearchCount, SearchRefused
 from fencepost.server.search.showing import show_record
@@ -48,19 +48,15 @@ StillAllowed = Callable[[], Awaitable[None]]
 
 async def read(visit: Visit) -> Values:
     topic = _readable(visit)
-    query = {name: visit.query[name] for name in FIELDS if visit.query.get(name)}
-    problem = ""
-    form = SearchForm()
     try:
-        form = parse_form(visit.query)
-        Search(visit.broker, visit.searches, topic, form, may_read=lambda: True)
-    except (BadSearch, SearchRefused) as error:
-        problem = str(error)
+        (_, form), problem = _search(visit, visit.query), ""
+    except PageRefused as error:
+        form, problem = SearchForm(), str(error)
     return {
         "topic": topic.name,
         "partitions": topic.partition_count,
         "most_listed": _MOST_PARTITIONS_LISTED,
-        "query": query,
+        "query": {name: visit.query[name] for name in FIELDS if visit.query.get(name)},
         "form": form,
         "problem": problem,
     }
@@ -73,10 +69,11 @@ def _readable(visit: Visit) -> Topic:
     return visit.broker.topics.require(name)
 
 
-def _search(visit: Visit, *, has_limit: bool = True) -> tuple[Search, SearchForm]:
+def _search(visit: Visit, query: Mapping[str, str], *, has_limit: bool = True) -> tuple[Search, SearchForm]:
+    """Return the search that the query describes, or raise PageRefused."""
     topic = _readable(visit)
     try:
-        form = parse_form(visit.query)
+        form = parse_form(query)
         may_read = partial(visit.caller.request(Key.FETCH).sees, TOPIC_READ, topic.name)
         return Search(visit.broker, visit.searches, topic, form, may_read=may_read, has_limit=has_limit), form
     except (BadSearch, SearchRefused) as error:
@@ -87,7 +84,7 @@ def _search(visit: Visit, *, has_limit: bool = True) -> tuple[Search, SearchForm
 
 
 async def open_search(visit: Visit, still_allowed: StillAllowed) -> StreamedAnswer:
-    search, form = _search(visit)
+    search, form = _search(visit, visit.query)
     return StreamedAnswer(_events(visit, search, form, still_allowed), "text/event-stream")
 
 
@@ -97,8 +94,8 @@ async def _events(visit: Visit, search: Search, form: SearchForm, still_allowed:
     gathered: list[FoundRecord] = []
     sent = 0.0
     try:
-        async for found, count in search.reports():
-            gathered += found
+        async for found in search.reports():
+            gathered, count = gathered + found, search.count
             is_last = count.state in ("complete", "limit", "gone")
             is_due = loop.time() - sent >= (_SEND_SECONDS / 4 if gathered else _SEND_SECONDS)
             if not (is_last or is_due or count.state == "following" or len(gathered) >= _GATHERED):
@@ -148,7 +145,7 @@ def _ranges(count: SearchCount) -> str:
 
 
 async def open_lines(visit: Visit, still_allowed: StillAllowed) -> StreamedAnswer:
-    search, _ = _search(visit, has_limit=False)
+    search, _ = _search(visit, visit.query, has_limit=False)
     name = visit.path["topic"]
     headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}
     return StreamedAnswer(_lines(visit, search, still_allowed), "application/x-ndjson", headers)
@@ -160,7 +157,7 @@ async def _lines(visit: Visit, search: Search, still_allowed: StillAllowed) -> A
     topic = visit.path["topic"]
     ended = ""
     try:
-        async for found, _ in search.reports():
+        async for found in search.reports():
             await still_allowed()
             if found:
                 work = partial(_as_lines, topic, found)
@@ -201,9 +198,8 @@ async def open_bytes(visit: Visit, _: StillAllowed) -> StreamedAnswer:
     """Return the key or value of one record as it is."""
     topic, path = _readable(visit), visit.path
     try:
-        form = parse_form({"partition": path["partition"], "from": "offset", "at": path["offset"]})
-        Search(visit.broker, visit.searches, topic, form, may_read=lambda: True)
-    except (BadSearch, SearchRefused) as error:
+        form = _search(visit, {"partition": path["partition"], "from": "offset", "at": path["offset"]})[1]
+    except PageRefused as error:
         raise PageRefused(str(error), 404) from None
     partition = visit.broker.partition(topic.name, form.partition or 0)
     log = await partition.open()

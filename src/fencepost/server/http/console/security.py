@@ -11,12 +11,11 @@ from typing import Any, Final, NamedTuple
 from fencepost.core.security.access import CLUSTER_DESCRIBE, TOPIC_READ
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import decode_batch
-from fencepost.kernel.header import read_header
 from fencepost.log.partition import PartitionLog
 from fencepost.server.http.console.page import ConsolePage, Values, Visit
-from fencepost.server.views.asking import HttpCaller
-from fencepost.server.views.paging import Page, PagePlace, read_place
+from fencepost.server.views.paging import Page
 from fencepost.server.views.security import list_acls, list_quotas, list_users
+from fencepost.server.views.sinks import batches_between
 from fencepost.types import Offset
 from fencepost.wire.apis import Key
 
@@ -56,22 +55,10 @@ def _word(value: Any) -> str:
     return "" if value is None else str(value).encode(errors="replace").decode()
 
 
-async def read_users(visit: Visit) -> Values:
-    return await _listed(visit, "users", partial(list_users, find=visit.query.get("find", "")))
-
-
-async def read_acls(visit: Visit) -> Values:
-    return await _listed(visit, "acls", partial(list_acls, find=visit.query.get("find", "")))
-
-
-async def read_quotas(visit: Visit) -> Values:
-    return await _listed(visit, "quotas", list_quotas)
-
-
-async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace], Awaitable[Page[Any]]]) -> Values:
+async def _read_list(here: str, rows: Callable[[Visit], Awaitable[Page[Any]]], visit: Visit) -> Values:
     values = _frame(visit, here)
     try:
-        page = await rows(visit.caller, read_place(None, visit.query.get("cursor")))
+        page = await rows(visit)
     except ServerError as error:
         if error.code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
             raise
@@ -81,6 +68,11 @@ async def _listed(visit: Visit, here: str, rows: Callable[[HttpCaller, PagePlace
             "refused": f"{who} may not {need} the cluster, so this list is not shown. A super user can grant it.",
         }
     return {**values, "rows": page.items, "next_cursor": page.next_cursor}
+
+
+read_users = partial(_read_list, "users", lambda visit: list_users(visit.caller, visit.place, visit.find))
+read_acls = partial(_read_list, "acls", lambda visit: list_acls(visit.caller, visit.place, visit.find))
+read_quotas = partial(_read_list, "quotas", lambda visit: list_quotas(visit.caller, visit.place))
 
 
 async def read_audit(visit: Visit) -> Values:
@@ -105,7 +97,7 @@ async def read_audit(visit: Visit) -> Values:
             lines = await visit.caller.in_thread(partial(last_of_file, path))
     except (FencepostError, OSError) as error:
         return {**values, "refused": f"The audit log cannot be read: {error}"}
-    found = await visit.caller.in_thread(partial(matching, lines, values["find"]))
+    found = await visit.caller.in_thread(partial(matching, lines, visit.find))
     return {
         **values,
         "rows": found[:MOST_LINES],
@@ -138,8 +130,6 @@ def _frame(visit: Visit, here: str) -> dict[str, Any]:
     return {
         "here": here,
         "is_on": visit.broker.authorizer.enabled,
-        "find": visit.query.get("find", ""),
-        "query": visit.query,
         "refused": "",
         "how": "",
         "rows": [],
@@ -159,8 +149,6 @@ PAGES: Final = (
 
 _FILE_BYTES: Final = 128 * 1024
 _RECORDS: Final = 400
-_BYTES: Final = 256 * 1024
-"""Bytes per read of the log."""
 
 
 class AuditLines(NamedTuple):
@@ -186,17 +174,11 @@ def last_of_file(path: Path) -> AuditLines:
 def last_of_topic(log: PartitionLog) -> AuditLines:
     """Return the last records. Raise FencepostError."""
     stop = log.high_watermark
-    begin = start = max(log.start_offset, Offset(stop - _RECORDS))
-    lines: list[bytes] = []
-    while start < stop:
-        chunks = log.read(start, _BYTES, upto=stop, block=True)
-        if not chunks:
-            break
-        for data in chunks:
-            at = 0
-            while at < len(data):
-                header = read_header(data, at)
-                lines += [bytes(record.value) for record in decode_batch(data, at) if record.value is not None]
-                at += header.size
-                start = header.next_offset
-    return AuditLines(lines[::-1][:_RECORDS], begin <= log.start_offset)
+    start = max(log.start_offset, Offset(stop - _RECORDS))
+    lines = [
+        bytes(record.value)
+        for _, data, at in batches_between(log, start, stop)
+        for record in decode_batch(data, at)
+        if record.value is not None
+    ]
+    return AuditLines(lines[::-1][:_RECORDS], start <= log.start_offset)

@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.server.broker import Broker
 from fencepost.server.counters import Distribution
-from fencepost.server.http.console.history import LoadHistory, Sample
+from fencepost.server.http.console.overview import LoadHistory, Sample
 from fencepost.server.views.snapshot import Snapshots
 
 pytestmark = pytest.mark.unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.server.http.console.streams import event
+from fencepost.server.http.console.page import event
 
 pytestmark = pytest.mark.unit
 

@@ -14,22 +14,20 @@ function draw(figure) {
     known.points = figure.dataset.points;
     return;
   }
-  const style = getComputedStyle(document.documentElement);
-  const colour = (name) => style.getPropertyValue(name).trim();
+  const root = document.createElement("div");
+  root.className = "drawn";
+  figure.append(root);
+  const colour = (name) => { root.style.color = `var(${name})`; return getComputedStyle(root).color; }; // of this theme
   const axis = { stroke: colour("--quiet"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   // Hours as the server writes them, and with room between them. Within a few minutes the seconds tell them apart.
   const times = (_, ticks, __, ___, step) =>
     ticks.map((tick) => new Date(tick * 1000).toTimeString().slice(0, step < 60 ? 8 : 5));
-  const root = document.createElement("div");
-  root.className = "drawn";
-  figure.append(root);
-  const names = figure.dataset.labels.split("|");
   // 28: the padding of the figure; on the right there is room for half a time.
   const plot = new uPlot({
-    width: Math.max(figure.clientWidth - 28, 200), height: 180, padding: [null, 30, null, null], cursor: { y: false }, legend: { show: names.length > 1 },
+    width: Math.max(figure.clientWidth - 28, 200), height: 180, padding: [null, 30, null, null], cursor: { y: false }, legend: { show: false },
     scales: { x: { range: (_, low, high) => [Math.min(low ?? high, high - 60), high] }, y: { range: (_, low, high) => [0, Math.max(high, 1)] } },
     axes: [{ ...axis, space: 80, values: times }, { ...axis, size: 70, values: (_, ticks) => ticks.map((tick) => tick.toLocaleString("en")) }],
-    series: [{}, ...names.map((label, at) => ({ label, stroke: colour(`--series-${at % 4}`), width: 2 }))],
+    series: [{}, { stroke: colour("--series"), width: 2 }],
   }, points, root);
   charts.set(figure.id, { plot, root, points: figure.dataset.points });
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.search.pace import WINDOW_SECONDS, SearchPace
+from fencepost.server.search.scanning import WINDOW_SECONDS, SearchPace
 
 pytestmark = pytest.mark.unit
 
