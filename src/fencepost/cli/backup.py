@@ -185,9 +185,11 @@ def restore(dest: Path, data: Path, as_json: bool) -> None:
             f"group {group.group} is ahead in {group.partition}: it committed {group.committed}, the log ends at "
             f"{group.end}; `fencepost group reset` moves it"
         )
-    for sink in report.sinks:
-        wrote = f"has written up to batch {sink.batch} of query {sink.query}" if sink.batch >= 0 else "wrote nothing"
-        click.echo(f"sink {sink.sink} {wrote}: a checkpoint beyond that is ahead of the log")
+    if report.sinks:
+        click.echo(
+            f"sinks: {', '.join(report.sinks)}; `fencepost sink list` tells their last batches once the server runs: a "
+            "checkpoint beyond that is ahead of the log"
+        )
 
 
 def _size(count: int) -> str:

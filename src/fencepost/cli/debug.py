@@ -11,6 +11,7 @@ import shutil
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -120,8 +121,8 @@ def collect(settings: ClientSettings, server: HttpServer, folder: Path, seconds:
     texts: dict[str, str] = {}
     asked = part("server.json", lambda: _asked(texts, server, seconds))
     yield asked
-    for name in texts:
-        yield part(f"{name}.txt", lambda name=name: texts[name])  # type: ignore[misc]
+    for name, text in texts.items():
+        yield part(f"{name}.txt", partial(str, text))
     if asked.error is None:
         yield part("metrics.txt", lambda: _page(server, "/metrics", seconds))
     else:
