@@ -29,7 +29,7 @@ from fencepost.server.counters import Counters
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
-from fencepost.server.process.descriptors import most_segment_files
+from fencepost.server.process.tuning import most_segment_files
 from fencepost.server.security import authorizer, quotas, users
 from fencepost.server.security.audit import Audit, AuditPlace
 from fencepost.server.security.audit_file import AuditFile

@@ -30,9 +30,14 @@ from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.config.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.server.health import Health, Trouble
 from fencepost.server.net.listener import Listener
-from fencepost.server.process.descriptors import allow_many_files, open_standard_files
 from fencepost.server.process.stacks import stacks_on_signal
-from fencepost.server.process.tuning import keep_collections_short, keep_freed_memory, switch_threads_soon
+from fencepost.server.process.tuning import (
+    allow_many_files,
+    keep_collections_short,
+    keep_freed_memory,
+    open_standard_files,
+    switch_threads_soon,
+)
 from fencepost.setting import settings_doc
 
 if TYPE_CHECKING:

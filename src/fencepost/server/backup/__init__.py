@@ -6,6 +6,5 @@ manifest.py                  the files of a backup, with sizes and checksums
 copying.py                   copies with checksums, past the page cache
 folder.py                    backups in a folder, each reusing files of the one before
 restoring.py, store_file.py  a new data directory from a backup; the store of a data directory without a server
-ahead.py                     groups and sinks that are ahead of a restored log
 checking.py                  all files of a stopped server's data directory
 """

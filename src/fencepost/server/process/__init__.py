@@ -6,6 +6,5 @@ reporting.py     log lines on stderr
 log_events.py    stable names for the lines of the log
 line_thread.py   a thread that writes lines, so that the loop waits for none
 stacks.py        what every thread and task does, for a debug bundle
-tuning.py        short garbage collections, short waits of threads for the interpreter's lock, freed memory kept
-descriptors.py   the limit on open files
+tuning.py        short garbage collections, short waits for the interpreter's lock, freed memory kept, open files
 """

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.server.config.listener import ListenerConfig
-from fencepost.server.config.loading import Sources, WrongConfiguration
+from fencepost.server.config.loading import Sources, WrongConfiguration, name_lines
 from fencepost.server.config.settings import ServerConfig, file_name
-from fencepost.server.config.toml_lines import name_lines
 from fencepost.server.server import parse_config, repr_config
 
 pytestmark = pytest.mark.unit
