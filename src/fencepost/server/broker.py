@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_MOST_FETCH_SESSION_PARTITIONS = 200_000
+"""Partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."""
+
 
 def make_tokens(config: ServerConfig) -> Tokens | None:
     """Return the checks of tokens, if a listener takes them."""
@@ -155,7 +158,7 @@ class Broker:
         self.opening_turns = SharedTurns()
         self.fetch_sessions: FetchSessions[FetchContext] = FetchSessions(
             config.max_fetch_sessions,
-            config.max_fetch_session_partitions,
+            _MOST_FETCH_SESSION_PARTITIONS,
             new_id=lambda: random.getrandbits(31),
             let_go=lambda context: context.end(self),
         )

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PATROL_SECONDS: Final = 1.0
+STALLED_SECONDS: Final = 10.0
+"""A connection whose half-sent request makes no progress for this long is closed while others wait for its memory."""
 _BACKLOG: Final = 1024
 
 Files: TypeAlias = dict[Path, tuple[int, ...]]
@@ -304,6 +306,6 @@ class Listener:
         if silent * 1000 > config.connection_idle_ms and connection.idle:
             logger.info("closing %s: idle for %.0f s", connection.peer, silent)
             connection.close()
-        elif connection.is_late(now, config.stalled_frame_ms / 1000):
+        elif connection.is_late(now, STALLED_SECONDS):
             logger.warning("closing %s: too slow while other connections wait for memory", connection.peer)
             connection.close()
