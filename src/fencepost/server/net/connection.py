@@ -336,10 +336,6 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._line) + len(inbox) >= _MOST_WAITING or self._receiver.queued >= _MOST_WAITING_BYTES
 
     @property
-    def waiting_for_memory(self) -> bool:
-        return self._receiver.waits
-
-    @property
     def last_progress(self) -> float:
         """The time of the last received byte."""
         return self._receiver.last_progress

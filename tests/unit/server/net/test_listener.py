@@ -54,7 +54,7 @@ class Peer:
 
     @property
     def waits_for_memory(self) -> bool:
-        return self._connection.waiting_for_memory
+        return self._connection._receiver.waits
 
     def abort(self) -> None:
         self.is_closed = True
