@@ -24,7 +24,7 @@ from fencepost.server.coordinators import groups, owners, transaction_rows, tran
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.health import MAX_TROUBLES, Chore, Health, Trouble
 from fencepost.server.net import listener
-from fencepost.server.security.audit_file import AuditFile
+from fencepost.server.security.audit_places import AuditFile
 from fencepost.server.storage import housekeeping
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Partition

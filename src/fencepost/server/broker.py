@@ -31,9 +31,8 @@ from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
 from fencepost.server.process.tuning import most_segment_files
 from fencepost.server.security import authorizer, quotas, users
-from fencepost.server.security.audit import Audit, AuditPlace
-from fencepost.server.security.audit_file import AuditFile
-from fencepost.server.security.audit_topic import AuditTopic, make_topic
+from fencepost.server.security.audit import Audit
+from fencepost.server.security.audit_places import audit_places, make_topic
 from fencepost.server.security.logins import Logins
 from fencepost.server.security.sasl import OAUTHBEARER
 from fencepost.server.storage.datadir import DataDirectory
@@ -69,18 +68,6 @@ def make_tokens(config: ServerConfig) -> Tokens | None:
     assert audience is not None
     assert jwks is not None
     return Tokens(TokenRules(issuer, audience, jwks, config.oauth_subject_claim))
-
-
-def audit_places(broker: Broker, config: ServerConfig) -> list[AuditPlace]:
-    """Return where the audit log goes by these settings; raise FencepostError if a file cannot be opened."""
-    places: list[AuditPlace] = []
-    if config.audit_file is not None:
-        places.append(AuditFile(config.audit_file, config.audit_file_bytes, config.audit_files))
-    if config.audit_topic is not None:
-        # A reload keeps it: only this object knows which lines it is appending.
-        used = [place for place in broker.audit.places if isinstance(place, AuditTopic)]
-        places += used or [AuditTopic(broker, config.audit_topic)]
-    return places
 
 
 class Broker:

@@ -20,11 +20,12 @@ from typing import Final
 
 from fencepost.core.security.audit_events import Event
 from fencepost.errors import FencepostError
-from fencepost.server.broker import Broker, audit_places, make_tokens
+from fencepost.server.broker import Broker, make_tokens
 from fencepost.server.config.loading import WrongConfiguration
 from fencepost.server.config.settings import ServerConfig, file_name
 from fencepost.server.net.listener import Listener
 from fencepost.server.process.systemd import Systemd
+from fencepost.server.security.audit_places import audit_places
 from fencepost.setting import is_live
 
 logger = logging.getLogger(__name__)
