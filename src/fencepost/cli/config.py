@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fencepost.cli.options import data_option
 from fencepost.cli.output import show_json
 from fencepost.errors import FencepostError
 
@@ -64,14 +65,9 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @config.command()
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Data directory of the server [default: FENCEPOST_DATA or ./fencepost-data].",
-)
+@data_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reload(data: Path | None, as_json: bool) -> None:
+def reload(data: Path, as_json: bool) -> None:
     """Let a running server read its configuration file again.
 
     The server must run on this machine, with --config. It closes no connection. It prints which settings were applied,
@@ -85,8 +81,7 @@ def reload(data: Path | None, as_json: bool) -> None:
     """
     from dataclasses import asdict
 
-    folder = data or Path(os.environ.get("FENCEPOST_DATA") or "fencepost-data")
-    outcome = _reload(folder).outcome
+    outcome = _reload(data).outcome
     if as_json:
         show_json(asdict(outcome))
     elif outcome.mistakes:

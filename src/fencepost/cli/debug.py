@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fencepost.cli.http_get import DEFAULT_HTTP, HttpServer
-from fencepost.cli.options import ClusterTarget, client_command
+from fencepost.cli.options import ClusterTarget, client_command, data_option
 from fencepost.cli.output import Column
 from fencepost.core.redaction import scrub
 from fencepost.errors import FencepostError
@@ -45,18 +45,13 @@ def debug() -> None:
     "--http", "http_address", metavar="HOST:PORT", default=DEFAULT_HTTP, show_default=True,
     help="The server's HTTP port; https://HOST:PORT if it has TLS.",
 )  # fmt: skip
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Data directory, on the server's machine [default: FENCEPOST_DATA or ./fencepost-data].",
-)
+@data_option
 @click.option(
     "--timeout", type=click.FloatRange(min=0.1), default=10.0, show_default=True, metavar="SECONDS",
     help="Time limit of each question to the server.",
 )  # fmt: skip
 @client_command
-def bundle(target: ClusterTarget, file: Path, http_address: str, data: Path | None, timeout: float) -> None:
+def bundle(target: ClusterTarget, file: Path, http_address: str, data: Path, timeout: float) -> None:
     """Write a bundle: configuration, metrics, log lines, stacks.
 
     It has no passwords, tokens, keys or records, but it has names of topics, users and hosts: look into it before you
@@ -75,8 +70,7 @@ def bundle(target: ClusterTarget, file: Path, http_address: str, data: Path | No
     if file.exists():
         raise FencepostError(f"{file} exists already: choose another name")
     settings = target.settings()
-    folder = data or Path(os.environ.get("FENCEPOST_DATA") or "fencepost-data")
-    found = list(collect(settings, HttpServer(http_address, settings.security), folder, timeout))
+    found = list(collect(settings, HttpServer(http_address, settings.security), data, timeout))
     write(file, found)
     target.show(
         {"file": str(file), "parts": [{"name": each.name, "error": each.error} for each in found]},
