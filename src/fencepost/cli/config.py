@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 import click
 
 from fencepost.cli.options import data_option
 from fencepost.cli.output import show_json
 from fencepost.errors import FencepostError
-
-if TYPE_CHECKING:
-    from fencepost.server.config.reloading import ReloadReport
-
-_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.02
 
 
 @click.group()
@@ -79,38 +70,21 @@ def reload(data: Path, as_json: bool) -> None:
       fencepost config reload
       fencepost config reload --data /var/lib/fencepost --json
     """
-    from dataclasses import asdict
-
-    outcome = _reload(data).outcome
-    if as_json:
-        show_json(asdict(outcome))
-    elif outcome.mistakes:
-        for mistake in outcome.mistakes:
-            click.echo(mistake, err=True)
-    else:
-        click.echo(f"applied: {', '.join(outcome.applied) or 'nothing, because nothing has changed'}")
-        if outcome.needs_restart:
-            click.echo(f"these settings need a restart: {', '.join(outcome.needs_restart)}")
-    if outcome.mistakes:
-        raise SystemExit(1)
-
-
-def _reload(folder: Path) -> ReloadReport:
-    """Send the signal, and wait for the outcome."""
-    from fencepost.server.config.reloading import ReloadReport
+    from fencepost.server.process.control import ask
     from fencepost.server.storage.datadir import serving_process
 
-    pid = serving_process(folder)
-    if pid is None:
-        raise FencepostError(f"no server uses {folder}: give the data directory of a running server (--data)")
-    before = ReloadReport.read(folder)
-    if before is None or before.pid != pid:
-        raise FencepostError(f"the server of {folder} (process {pid}) was started without --config: restart it")
-    os.kill(pid, signal.SIGHUP)
-    ends = time.monotonic() + _SECONDS
-    while time.monotonic() < ends:
-        after = ReloadReport.read(folder)
-        if after is not None and after.number > before.number:
-            return after
-        time.sleep(_POLL_SECONDS)
-    raise FencepostError(f"the server (process {pid}) has not reloaded within {_SECONDS:g} s; see its log")
+    if serving_process(data) is None:
+        raise FencepostError(f"no server uses {data}: give the data directory of a running server (--data)")
+    connection, outcome = ask(data, "reload")
+    connection.close()
+    if as_json:
+        show_json(outcome)
+    elif outcome["mistakes"]:
+        for mistake in outcome["mistakes"]:
+            click.echo(mistake, err=True)
+    else:
+        click.echo(f"applied: {', '.join(outcome['applied']) or 'nothing, because nothing has changed'}")
+        if outcome["needs_restart"]:
+            click.echo(f"these settings need a restart: {', '.join(outcome['needs_restart'])}")
+    if outcome["mistakes"]:
+        raise SystemExit(1)

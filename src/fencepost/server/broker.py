@@ -20,7 +20,6 @@ from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import Files, OsFiles
 from fencepost.log.handles import Handles
-from fencepost.server.backup.control import Control
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.coordinators import group_rows, owners, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
@@ -29,6 +28,7 @@ from fencepost.server.counters import Counters
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
+from fencepost.server.process.control import Control
 from fencepost.server.process.tuning import most_segment_files
 from fencepost.server.security import authorizer, quotas, users
 from fencepost.server.security.audit import Audit
@@ -46,9 +46,10 @@ from fencepost.server.storage.topics import ProducerLimit, Topic, Topics
 from fencepost.server.storage.validation import Validation
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
+    from fencepost.server.config.reloading import ReloadOutcome
     from fencepost.server.security.tokens import Tokens
 
 logger = logging.getLogger(__name__)
@@ -149,6 +150,8 @@ class Broker:
             new_id=lambda: random.getrandbits(31),
             let_go=lambda context: context.end(self),
         )
+        self.reload: Callable[[], Awaitable[ReloadOutcome]] | None = None
+        """Reads the configuration again; None: the server was started without a file."""
         self._control = None if self.directory.ephemeral else Control(self)
         self.derived: dict[str, Any] = {}
         """Caches of the handlers; any entry may be dropped and computed again."""

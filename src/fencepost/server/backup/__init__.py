@@ -1,6 +1,6 @@
 """Backups of a running server, restoring them, and checking a data directory.
 
-pins.py, control.py          on the server: the data of one moment, linked; the socket on which a backup asks for it
+pins.py                      on the server: the data of one moment, linked (asked for on `process/control.py`)
 point.py                     the data of one moment, of a running server or of a stopped one
 manifest.py                  the files of a backup, with sizes and checksums
 copying.py                   copies with checksums, past the page cache

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost._version import __version__
 from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
-from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.metrics.exposition import Family, Labels, by_partition, escaped, places
 from fencepost.server.net.turns import paced
+from fencepost.server.process.control import BACKED_UP
 from fencepost.server.views.groups import GroupRows
 from fencepost.server.views.record_lag import RecordLags
 from fencepost.server.views.topics import TopicRows, TopicSums

@@ -1,6 +1,7 @@
 """The server as a process of its operating system.
 
 child.py         a server as a child process
+control.py       the socket on which a backup asks for the data of one moment, and `config reload` for a reload
 systemd.py       readiness and signs of life for systemd
 reporting.py     log lines on stderr
 log_events.py    stable names for the lines of the log
