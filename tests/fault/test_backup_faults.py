@@ -17,8 +17,9 @@ import pytest
 import fencepost
 from fencepost.errors import FencepostError, StorageError
 from fencepost.log.files import Buffer, OsFiles, Room
-from fencepost.server.backup import control, folder, point, restoring
+from fencepost.server.backup import folder, point, restoring
 from fencepost.server.backup.manifest import DamagedBackup
+from fencepost.server.process import control
 from tests.support.backups import back_up, command, create, files_below, ignore, read, restore, write
 
 pytestmark = pytest.mark.fault

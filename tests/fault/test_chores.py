@@ -24,7 +24,7 @@ from fencepost.server.coordinators import groups, owners, transaction_rows, tran
 from fencepost.server.coordinators.markers import Markers
 from fencepost.server.health import MAX_TROUBLES, Chore, Health, Trouble
 from fencepost.server.net import listener
-from fencepost.server.security.audit_file import AuditFile
+from fencepost.server.security.audit_places import AuditFile
 from fencepost.server.storage import housekeeping
 from fencepost.server.storage.housekeeping import Housekeeping
 from fencepost.server.storage.partition import Partition
@@ -387,7 +387,8 @@ def test_compaction_goes_on_until_all_keys_are_done_and_partitions_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log with more keys than one pass holds in memory took one pass per round, and never caught up."""
-    config = ServerConfig(data=tmp_path, sync="os", compaction_keys=10, background_interval_ms=3_600_000)
+    config = ServerConfig(data=tmp_path, sync="os", background_interval_ms=3_600_000)
+    monkeypatch.setattr("fencepost.server.storage.housekeeping.COMPACTION_KEYS", 10)
     passes: list[str] = []
 
     async def play() -> None:

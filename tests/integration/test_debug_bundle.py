@@ -55,19 +55,17 @@ def test_a_bundle_has_what_the_server_knows(tmp_path: Path) -> None:
         done = bundle(
             file, "--http", server.http, "--servers", server.address, "--data", str(tmp_path / "data"), "--json"
         )
-        pid = server.pid
     assert done.returncode == 0, done.stderr
     assert [each["error"] for each in json.loads(done.stdout)["parts"] if each["error"]] == []
     found = contents(file)
-    assert json.loads(found["server.json"])["fencepost"] == fencepost.__version__
-    assert "kio" in json.loads(found["server.json"])["packages"]
-    assert json.loads(found["configuration.json"])["sync"] == "os"
+    server_says = json.loads(found["server.json"])
+    assert server_says["versions"]["fencepost"] == fencepost.__version__
+    assert "kio" in server_says["versions"]["packages"]
+    assert server_says["configuration"]["sync"] == "os"
     assert 'kafka_topic_partitions{topic="orders"} 1\n' in found["metrics.txt"]
-    assert json.loads(found["cluster.json"])["topics"] == {"orders": 1}
     assert "INFO uvicorn.error: Started server process" in found["log.txt"]
     assert "close idle connections" in found["tasks.txt"]
     assert "Current thread" in found["threads.txt"]
-    assert found["process.txt"].startswith(f"process {pid}\n")
     assert json.loads(found["data.json"])["topics_on_disk"] == 1
     assert "a record's value" not in str(found)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -165,7 +163,6 @@ def test_a_server_that_hangs_still_gives_a_bundle(tmp_path: Path) -> None:
     )
     found = contents(file)
     assert "hang_for_ever" in found["stacks.txt"]
-    assert f"process {process.pid}" in found["process.txt"]
     assert "meta.sqlite" in json.loads(found["data.json"])["files"]
     assert json.loads(found["client.json"])["versions"]["fencepost"] == fencepost.__version__
     assert "does not answer" in json.loads(found["contents.json"])["server.json"]
@@ -180,7 +177,7 @@ def test_a_bundle_that_cannot_be_written_whole_leaves_no_file(tmp_path: Path, mo
 
     monkeypatch.setattr(tarfile.TarFile, "addfile", fail)
     with pytest.raises(OSError, match="No space left"):
-        write(tmp_path / "fault.tar.gz", [Part("log.txt", "lines", "text")])
+        write(tmp_path / "fault.tar.gz", [Part("log.txt", "text")])
     assert list(tmp_path.iterdir()) == []
 
 

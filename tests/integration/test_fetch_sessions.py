@@ -292,16 +292,23 @@ def test_a_deleted_topic_ends_the_waiting_of_its_session(ours: TestedServer, nam
         assert consumer.fetch()[0].values == [b"again"]
 
 
-@pytest.mark.parametrize("limit", [{"max_fetch_sessions": 1}, {"max_fetch_session_partitions": 1}])
-def test_a_client_that_there_is_no_session_for_goes_on_without(limit: dict[str, int]) -> None:
-    with fencepost.Server(**limit) as server, RawClient(server.address) as one, RawClient(server.address) as two:  # type: ignore[arg-type]
+@pytest.mark.parametrize("limit", ["sessions", "partitions"])
+def test_a_client_that_there_is_no_session_for_goes_on_without(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if limit == "partitions":
+        monkeypatch.setattr("fencepost.server.broker._MOST_FETCH_SESSION_PARTITIONS", 1)
+    most = 1 if limit == "sessions" else 1000
+    with (
+        fencepost.Server(max_fetch_sessions=most) as server,
+        RawClient(server.address) as one,
+        RawClient(server.address) as two,
+    ):
         one.create_topic("topic", partitions=2)
         one.produce("topic", batch([b"a"]))
         first, second = Consumer(one, "topic"), Consumer(two, "topic")
         assert first.fetch({0: 0})[0].values == [b"a"]
         assert second.fetch({0: 0})[0].values == [b"a"]
         assert (first.session_id != 0, second.session_id) == (True, 0)
-        if "max_fetch_session_partitions" in limit:
+        if limit == "partitions":
             first.fetch({0: 1, 1: 0})
             assert first.error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND  # and begins anew
         one.close()

@@ -148,12 +148,13 @@ def test_so_many_resources_are_remembered_and_no_more() -> None:
         assert own(client, "d", wait_ms=1000).error_code == ErrorCode.POLICY_VIOLATION
 
 
-def test_so_many_resources_are_waited_for_and_no_more() -> None:
-    with connected(max_waiting_resources=3) as client, RawClient(client.address) as other:
+def test_so_many_resources_are_waited_for_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.server.coordinators.owners.MOST_WAITING_RESOURCES", 3)
+    with connected() as client, RawClient(client.address) as other:
         assert own(client, "a").error_code == ErrorCode.NONE
         refused = own(other, "a", "b", "c", "d", wait_ms=1000)
         assert refused.error_code == ErrorCode.POLICY_VIOLATION
-        assert "max_waiting_resources" in refused.error_message
+        assert "claim fewer at once (all claims together: 3)" in refused.error_message
         assert own(other, "a", "b", "c", wait_ms=1).error_code == ErrorCode.REQUEST_TIMED_OUT
         assert own(other, "b", "c", "d", wait_ms=1000).error_code == ErrorCode.NONE
 

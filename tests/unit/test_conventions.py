@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -61,39 +61,76 @@ def test_scripts_that_tests_start_lie_in_workers() -> None:
     assert not [str(path) for path in TESTS.rglob("*.py") if path.parent not in places and _is_script(path)]
 
 
-CALLED_BY_OTHERS: Final = {
+READ_BY_OTHERS: Final = {
     "asyncio": {"eof_received"},
     "click": {"format_commands", "format_usage", "list_commands"},
+    "enum": {"_value_"},
     "logging": {"emit"},
+    "programs, as JSON": {"counted_by", "sensitive"},
     "PySpark": {
         "getDefaultReadLimit", "latestOffset", "prepareForTriggerAvailableNow", "reportLatestOffset", "streamReader",
         "streamWriter",
     },
-    "users": {"broker_configs", "group_metadata"},
-    "uvicorn": {"capture_signals", "main_loop", "startup"},
+    "re2": {"log_errors", "max_mem", "never_capture"},
+    "ssl": {"minimum_version", "num_tickets", "sni_callback", "verify_mode"},
+    "tarfile": {"mtime"},
+    "tuples, when they are compared": {"last_fetched_epoch", "mtime_ns"},
+    "users": {"Recorder", "broker_configs", "current_generation", "fatal"},
+    "uvicorn": {"capture_signals", "main_loop", "should_exit", "startup"},
 }  # fmt: skip
-"""Names that no line of ours calls."""
-SEEN_BY_TESTS: Final = {"waiting_for_memory"}
-DEFINITION: Final = re.compile(
-    r"^(?: *(?P<decorator>@[\w.]+|\)).*\n)?(?: *(?:async def|def|class) (?P<name>\w+)|(?P<constant>[A-Z_]\w+)\b.* = )",
-    re.MULTILINE,
-)
-PLAIN: Final = {None, "@property", "@staticmethod", "@classmethod", "@dataclass", "@cache", "@contextmanager"}
+"""Names that no line of ours reads."""
+READ_BY_TESTS: Final = {"MAX_SEQUENCE", "cut_bytes"}
+"""The edge of the arithmetic, and what a recovery has cut off: nothing else shows it."""
+FUNCTION: Final = ast.FunctionDef | ast.AsyncFunctionDef
+PLAIN: Final = {"property", "staticmethod", "classmethod", "cached_property", "cache", "contextmanager", "override"}
+"""Decorators that make no function known to somebody else, as those of commands and fixtures do."""
 
 
-def test_every_name_is_used_outside_of_tests() -> None:
-    """By the package, its templates and compiled parts, or by a page for users."""
-    places = [SOURCE.rglob(f"*.{ending}") for ending in ("py", "pyx", "pxi", "html", "js")] + [ROOT.glob("docs/*.md")]
-    words: Counter[str] = Counter()
-    defined: Counter[str] = Counter()
-    elsewhere = (ROOT / "docs" / "requirements.md", SOURCE / "wire" / "own.py")  # messages are found by their names
-    for path in (path for place in places for path in place if path not in elsewhere):
-        text = path.read_text(encoding="utf-8")
-        words.update(re.findall(r"\w+", text))
-        if path.suffix == ".py":
-            found = [each for each in DEFINITION.finditer(text) if each["decorator"] in PLAIN]
-            defined.update(each["name"] or each["constant"] for each in found)
-    known = SEEN_BY_TESTS.union(*CALLED_BY_OTHERS.values())
-    unused = {name for name, times in defined.items() if words[name] <= times and not name.startswith(("__", "test_"))}
-    assert sorted(unused - known) == []
-    assert known <= defined.keys(), "names that are gone"
+def read_words(tree: ast.Module, *, is_public: bool) -> Iterator[str]:
+    """Yield the names that the module reads, and the words of its texts. A docstring reads nothing, nor does an import,
+    unless it makes the names of a package known."""
+    blocks = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | FUNCTION)]
+    documents = {id(each.value) for block in blocks for each in block.body if isinstance(each, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.id if isinstance(node, ast.Name) else node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield from re.findall(r"\w+", node.value)
+        elif is_public and isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names)
+
+
+def defined_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield functions, classes, attributes and variables of modules and classes, with their lines. The values of an
+    enum are those of the protocol, whether somebody names them or not."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) or (
+            isinstance(node, FUNCTION) and {ast.unparse(each) for each in node.decorator_list} <= PLAIN
+        ):
+            yield node.name, node.lineno
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+        if isinstance(node, ast.Module) or (
+            isinstance(node, ast.ClassDef) and not any("Enum" in ast.unparse(base) for base in node.bases)
+        ):
+            for each in node.body:
+                targets = [each.target] if isinstance(each, ast.AnnAssign) else getattr(each, "targets", [])
+                yield from ((target.id, each.lineno) for target in targets if isinstance(target, ast.Name))
+
+
+def test_every_name_is_read_outside_of_tests() -> None:
+    """By the package, its templates and compiled parts. A name that something alive shares is not noticed."""
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+    read = {word for path, tree in trees.items() for word in read_words(tree, is_public=path.name == "__init__.py")}
+    for path in SOURCE.rglob("*"):
+        if path.suffix in (".pyx", ".pxi", ".html", ".js"):
+            read.update(re.findall(r"\w+", path.read_text(encoding="utf-8")))
+    known = READ_BY_TESTS.union(*READ_BY_OTHERS.values())
+    unread: dict[str, str] = {}
+    for path, tree in trees.items():
+        if path != SOURCE / "wire" / "own.py":  # its messages are found by their names
+            for name, line in defined_names(tree):
+                if name not in read and not name.startswith("__"):
+                    unread[name] = f"{path.relative_to(ROOT)}:{line}: {name}"
+    assert sorted(place for name, place in unread.items() if name not in known) == []
+    assert known <= unread.keys(), "names that are gone, or are read now"

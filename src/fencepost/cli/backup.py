@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from fencepost.cli.options import data_option
 from fencepost.cli.output import is_terminal, show_json, when
 from fencepost.errors import ConfigError, FencepostError
 
@@ -33,17 +34,7 @@ _THIS_PROCESS: Final = 1
 _IDLE: Final = 3 << 13
 """The class of requests that the disk gets when it has no others; not every I/O scheduler knows it."""
 
-_data_option: Final = click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Data directory of the server [default: FENCEPOST_DATA or ./fencepost-data].",
-)
 _json_option: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-def _folder(data: Path | None) -> Path:
-    return data or Path(os.environ.get("FENCEPOST_DATA") or "fencepost-data")
 
 
 def _seconds(text: str) -> float:
@@ -86,11 +77,11 @@ def _bar(verb: str, *, quiet: bool) -> Iterator[tuple[Callable[[int], None], Cal
 
 @click.command()
 @click.argument("dest", type=click.Path(path_type=Path))
-@_data_option
+@data_option
 @click.option("--every", metavar="TIME", help="Go on, with a backup every TIME (30s, 15m, 6h, 1d).")
 @click.option("--keep", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N backups in DEST.")
 @_json_option
-def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, as_json: bool) -> None:
+def backup(dest: Path, data: Path, every: str | None, keep: int | None, as_json: bool) -> None:
     """Back up a running server to the folder DEST.
 
     Run it on the server's machine, as the server's user. The backup is the server at one moment: logs, groups,
@@ -104,9 +95,8 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
       fencepost backup /backups/orders --data /var/lib/fencepost --every 15m --keep 7
     """
     seconds = _seconds(every) if every is not None else None
-    folder = _folder(data)
-    if dest.resolve().is_relative_to(folder.resolve()):
-        raise ConfigError(f"{dest} lies in the data directory {folder}, and would be lost with it: back up elsewhere")
+    if dest.resolve().is_relative_to(data.resolve()):
+        raise ConfigError(f"{dest} lies in the data directory {data}, and would be lost with it: back up elsewhere")
     if dest.suffix in _ARCHIVES and not dest.is_dir():
         raise ConfigError(f"{dest} must be a folder, in which each backup is a folder: pack one with tar afterwards")
     _let_others_go_first()
@@ -114,7 +104,7 @@ def backup(dest: Path, data: Path | None, every: str | None, keep: int | None, a
     while True:
         began = time.monotonic()
         try:
-            _show_backup(_back_up(folder, dest, keep, quiet=as_json), as_json=as_json)
+            _show_backup(_back_up(data, dest, keep, quiet=as_json), as_json=as_json)
         except (FencepostError, OSError) as error:
             if seconds is None:
                 raise
@@ -185,9 +175,11 @@ def restore(dest: Path, data: Path, as_json: bool) -> None:
             f"group {group.group} is ahead in {group.partition}: it committed {group.committed}, the log ends at "
             f"{group.end}; `fencepost group reset` moves it"
         )
-    for sink in report.sinks:
-        wrote = f"has written up to batch {sink.batch} of query {sink.query}" if sink.batch >= 0 else "wrote nothing"
-        click.echo(f"sink {sink.sink} {wrote}: a checkpoint beyond that is ahead of the log")
+    if report.sinks:
+        click.echo(
+            f"sinks: {', '.join(report.sinks)}; `fencepost sink list` tells their last batches once the server runs: a "
+            "checkpoint beyond that is ahead of the log"
+        )
 
 
 def _size(count: int) -> str:
@@ -199,10 +191,10 @@ def _size(count: int) -> str:
 
 
 @click.command()
-@_data_option
+@data_option
 @click.option("--repair", is_flag=True, help="Cut off the torn ends of logs, as the next start of the server would.")
 @_json_option
-def check(data: Path | None, repair: bool, as_json: bool) -> None:
+def check(data: Path, repair: bool, as_json: bool) -> None:
     """Check every file of a stopped server.
 
     Reads batches, indexes, snapshots and the metadata store. A start trusts what was once synced; this does not. It
@@ -217,7 +209,7 @@ def check(data: Path | None, repair: bool, as_json: bool) -> None:
     from fencepost.server.backup.checking import check as look
 
     with _bar("checking", quiet=as_json) as (total, advance):
-        report = look(_folder(data), repair=repair, advance=advance, total=total)
+        report = look(data, repair=repair, advance=advance, total=total)
     if as_json:
         findings = [{**each._asdict(), "kind": each.kind.value} for each in report.findings]
         show_json({**report._asdict(), "findings": findings})

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
 import click
 
+from fencepost.cli.options import data_option
 from fencepost.cli.output import show_json
 from fencepost.errors import FencepostError
-
-if TYPE_CHECKING:
-    from fencepost.server.config.reloading import ReloadReport
-
-_SECONDS: Final = 30.0
-_POLL_SECONDS: Final = 0.02
 
 
 @click.group()
@@ -64,14 +56,9 @@ def check(file: Path, as_json: bool) -> None:
 
 
 @config.command()
-@click.option(
-    "--data",
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Data directory of the server [default: FENCEPOST_DATA or ./fencepost-data].",
-)
+@data_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def reload(data: Path | None, as_json: bool) -> None:
+def reload(data: Path, as_json: bool) -> None:
     """Let a running server read its configuration file again.
 
     The server must run on this machine, with --config. It closes no connection. It prints which settings were applied,
@@ -83,39 +70,21 @@ def reload(data: Path | None, as_json: bool) -> None:
       fencepost config reload
       fencepost config reload --data /var/lib/fencepost --json
     """
-    from dataclasses import asdict
-
-    folder = data or Path(os.environ.get("FENCEPOST_DATA") or "fencepost-data")
-    outcome = _reload(folder).outcome
-    if as_json:
-        show_json(asdict(outcome))
-    elif outcome.mistakes:
-        for mistake in outcome.mistakes:
-            click.echo(mistake, err=True)
-    else:
-        click.echo(f"applied: {', '.join(outcome.applied) or 'nothing, because nothing has changed'}")
-        if outcome.needs_restart:
-            click.echo(f"these settings need a restart: {', '.join(outcome.needs_restart)}")
-    if outcome.mistakes:
-        raise SystemExit(1)
-
-
-def _reload(folder: Path) -> ReloadReport:
-    """Send the signal, and wait for the outcome."""
-    from fencepost.server.config.reloading import ReloadReport
+    from fencepost.server.process.control import ask
     from fencepost.server.storage.datadir import serving_process
 
-    pid = serving_process(folder)
-    if pid is None:
-        raise FencepostError(f"no server uses {folder}: give the data directory of a running server (--data)")
-    before = ReloadReport.read(folder)
-    if before is None or before.pid != pid:
-        raise FencepostError(f"the server of {folder} (process {pid}) was started without --config: restart it")
-    os.kill(pid, signal.SIGHUP)
-    ends = time.monotonic() + _SECONDS
-    while time.monotonic() < ends:
-        after = ReloadReport.read(folder)
-        if after is not None and after.number > before.number:
-            return after
-        time.sleep(_POLL_SECONDS)
-    raise FencepostError(f"the server (process {pid}) has not reloaded within {_SECONDS:g} s; see its log")
+    if serving_process(data) is None:
+        raise FencepostError(f"no server uses {data}: give the data directory of a running server (--data)")
+    connection, outcome = ask(data, "reload")
+    connection.close()
+    if as_json:
+        show_json(outcome)
+    elif outcome["mistakes"]:
+        for mistake in outcome["mistakes"]:
+            click.echo(mistake, err=True)
+    else:
+        click.echo(f"applied: {', '.join(outcome['applied']) or 'nothing, because nothing has changed'}")
+        if outcome["needs_restart"]:
+            click.echo(f"these settings need a restart: {', '.join(outcome['needs_restart'])}")
+    if outcome["mistakes"]:
+        raise SystemExit(1)

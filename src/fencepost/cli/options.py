@@ -116,6 +116,14 @@ def confirm(question: str, yes: bool) -> None:
         raise FencepostError("nothing was changed")
 
 
+data_option: Final = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="FENCEPOST_DATA",
+    default=Path("fencepost-data"),
+    metavar="DIR",
+    help="Data directory, on the server's machine [default: FENCEPOST_DATA or ./fencepost-data].",
+)
 yes_option: Final = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 partitions_option: Final = click.option("-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True,
                                         help="Only this partition; repeatable.")  # fmt: skip

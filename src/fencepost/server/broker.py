@@ -20,7 +20,6 @@ from fencepost.core.security.audit_events import Event
 from fencepost.errors import ErrorCode, ServerError, StorageError
 from fencepost.log.files import OsFiles
 from fencepost.log.handles import Handles
-from fencepost.server.backup.control import Control
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.coordinators import group_rows, owners, transaction_rows, transactions
 from fencepost.server.coordinators.groups import GroupCoordinator
@@ -29,11 +28,11 @@ from fencepost.server.counters import Counters
 from fencepost.server.health import Chore, Health
 from fencepost.server.net.answer_memory import AnswerMemory
 from fencepost.server.net.turns import Codecs, SharedTurns
-from fencepost.server.process.descriptors import most_segment_files
+from fencepost.server.process.control import Control
+from fencepost.server.process.tuning import most_segment_files
 from fencepost.server.security import authorizer, quotas, users
-from fencepost.server.security.audit import Audit, AuditPlace
-from fencepost.server.security.audit_file import AuditFile
-from fencepost.server.security.audit_topic import AuditTopic, make_topic
+from fencepost.server.security.audit import Audit
+from fencepost.server.security.audit_places import audit_places, make_topic
 from fencepost.server.security.logins import Logins
 from fencepost.server.security.sasl import OAUTHBEARER
 from fencepost.server.storage.datadir import DataDirectory
@@ -47,12 +46,16 @@ from fencepost.server.storage.topics import ProducerLimit, Topic, Topics
 from fencepost.server.storage.validation import Validation
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from pathlib import Path
 
+    from fencepost.server.config.reloading import ReloadOutcome
     from fencepost.server.security.tokens import Tokens
 
 logger = logging.getLogger(__name__)
+
+_MOST_FETCH_SESSION_PARTITIONS = 200_000
+"""Partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."""
 
 
 def make_tokens(config: ServerConfig) -> Tokens | None:
@@ -66,18 +69,6 @@ def make_tokens(config: ServerConfig) -> Tokens | None:
     assert audience is not None
     assert jwks is not None
     return Tokens(TokenRules(issuer, audience, jwks, config.oauth_subject_claim))
-
-
-def audit_places(broker: Broker, config: ServerConfig) -> list[AuditPlace]:
-    """Return where the audit log goes by these settings; raise FencepostError if a file cannot be opened."""
-    places: list[AuditPlace] = []
-    if config.audit_file is not None:
-        places.append(AuditFile(config.audit_file, config.audit_file_bytes, config.audit_files))
-    if config.audit_topic is not None:
-        # A reload keeps it: only this object knows which lines it is appending.
-        used = [place for place in broker.audit.places if isinstance(place, AuditTopic)]
-        places += used or [AuditTopic(broker, config.audit_topic)]
-    return places
 
 
 class Broker:
@@ -155,10 +146,12 @@ class Broker:
         self.opening_turns = SharedTurns()
         self.fetch_sessions: FetchSessions[FetchContext] = FetchSessions(
             config.max_fetch_sessions,
-            config.max_fetch_session_partitions,
+            _MOST_FETCH_SESSION_PARTITIONS,
             new_id=lambda: random.getrandbits(31),
             let_go=lambda context: context.end(self),
         )
+        self.reload: Callable[[], Awaitable[ReloadOutcome]] | None = None
+        """Reads the configuration again; None: the server was started without a file."""
         self._control = None if self.directory.ephemeral else Control(self)
         self.derived: dict[str, Any] = {}
         """Caches of the handlers; any entry may be dropped and computed again."""

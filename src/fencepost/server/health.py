@@ -8,11 +8,11 @@ the server goes on with the rest. The entry is removed when the same chore succe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from fencepost.clock import Clock
 from fencepost.errors import FencepostError
@@ -73,9 +73,18 @@ class Health:
         """Oldest first."""
         return tuple(self._troubles.values())
 
-    def watch(self, chore: Chore, subject: object = "") -> _Watch:
-        """Return a context manager that records an exception in its block and suppresses it, or records success."""
-        return _Watch(self, chore, subject)
+    def watch(self, chore: Chore, subject: object = "") -> AbstractContextManager[None, bool]:
+        """Record an exception in the block and suppress it, or record success."""
+        return cast("AbstractContextManager[None, bool]", self._watch(chore, subject))
+
+    @contextmanager
+    def _watch(self, chore: Chore, subject: object) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the chore is tried again, and the others go on
+            self.note(chore, subject, error)
+        else:
+            self.clear(chore, subject)
 
     def note(self, chore: Chore, subject: object, error: BaseException) -> None:
         """Record a failure. Log the 1st, 2nd, 4th, 8th … of a kind: a disk that stays full should not fill the log."""
@@ -130,23 +139,3 @@ class Health:
         """Drop all troubles of these subjects, because they no longer exist."""
         for key in [key for key in self._troubles if key[1] in subjects]:
             del self._troubles[key]
-
-
-class _Watch:
-    __slots__ = ("_chore", "_health", "_subject")
-
-    def __init__(self, health: Health, chore: Chore, subject: object) -> None:
-        self._health = health
-        self._chore = chore
-        self._subject = subject
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        if error is None:
-            self._health.clear(self._chore, self._subject)
-        elif isinstance(error, Exception):
-            self._health.note(self._chore, self._subject, error)
-        return isinstance(error, Exception)

@@ -7,11 +7,12 @@ with fencepost.Server() as server:
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
-import dataclasses
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,20 +20,24 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack, get_type_hints
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, Unpack
 
 from fencepost._version import __version__
 from fencepost.clock import Clock
 from fencepost.errors import DataDirectoryError, FencepostError
 from fencepost.log.files import OsFiles
 from fencepost.server.broker import Broker
-from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.config.settings import ServerConfig, ServerKeywords, Sync, check_names
 from fencepost.server.health import Health, Trouble
 from fencepost.server.net.listener import Listener
-from fencepost.server.process.descriptors import allow_many_files, open_standard_files
 from fencepost.server.process.stacks import stacks_on_signal
-from fencepost.server.process.tuning import keep_collections_short, keep_freed_memory, switch_threads_soon
+from fencepost.server.process.tuning import (
+    allow_many_files,
+    keep_collections_short,
+    keep_freed_memory,
+    open_standard_files,
+    switch_threads_soon,
+)
 from fencepost.setting import settings_doc
 
 if TYPE_CHECKING:
@@ -351,7 +356,7 @@ class Server:
         )
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(repr_config(self.config) + "\n")
+        self._child.stdin.write(base64.b64encode(pickle.dumps(self.config)).decode() + "\n")
         self._child.stdin.flush()
         answer = _read_line(self._child.stdout, _START_SECONDS)
         word, _, rest = answer.partition(" ")
@@ -380,24 +385,3 @@ def _read_line(stream: IO[str], seconds: float) -> str:
     reader.start()
     reader.join(seconds)
     return lines[0] if lines else ""
-
-
-def repr_config(config: ServerConfig) -> str:
-    """Return the settings as one line of JSON, for a child process."""
-    return json.dumps(dataclasses.asdict(config), default=str)
-
-
-def parse_config(line: str) -> ServerConfig:
-    """Return the settings from the line of `repr_config`."""
-    settings = json.loads(line)
-    listeners = tuple(ListenerConfig(**_restored(ListenerConfig, each)) for each in settings.pop("listeners"))
-    return ServerConfig(**_restored(ServerConfig, settings), listeners=listeners)
-
-
-def _restored(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Undo what JSON does to paths and tuples."""
-    paths = {name for name, hint in get_type_hints(kind).items() if hint == Path | None}
-    return {
-        name: tuple(value) if isinstance(value, list) else Path(value) if value and name in paths else value
-        for name, value in settings.items()
-    }

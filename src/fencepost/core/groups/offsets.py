@@ -31,8 +31,6 @@ class OffsetTable:
         """Number of the pending offsets."""
         self.text_size = 0
         """Characters of the metadata of all offsets, also of pending ones."""
-        self.keys_version = 0
-        """Grows with every change of the partitions of which there are offsets, for caches."""
 
     def __len__(self) -> int:
         return len(self._committed)
@@ -61,14 +59,12 @@ class OffsetTable:
             former = self._committed.get(partition)
             self.text_size += len(committed.metadata) - (len(former.metadata) if former is not None else 0)
             self._committed[partition] = committed
-            self.keys_version += former is None
 
     def remove(self, partition: TopicPartition, expected: Committed | None = None) -> None:
         """Remove an offset; with `expected` only if it has not been committed again since."""
         if expected is None or self._committed.get(partition) == expected:
             former = self._committed.pop(partition, None)
             self.text_size -= len(former.metadata) if former is not None else 0
-            self.keys_version += former is not None
 
     # --- transactions ---
 

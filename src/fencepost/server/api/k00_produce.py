@@ -29,7 +29,6 @@ from fencepost.log.partition import PartitionLog
 from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import StaleRequest, check_write
 from fencepost.server.net.router import NOT_AUTHORIZED, Answer, Api, ApiRequest, Deferred
-from fencepost.server.net.turns import paced
 from fencepost.server.storage.partition import Partition
 from fencepost.server.storage.syncer import FEW
 from fencepost.server.storage.validation import Scans
@@ -51,14 +50,6 @@ _FIRST_VERSION_WITH_ZSTD: Final = 7
 _FIRST_VERSION_WITH_ABORTABLE: Final = 11
 _ZSTD: Final = 4
 _LAST_CODEC: Final = 4
-_FEW: Final = 64
-"""Maximum number of batches to append in one piece; with more, other connections get their turn in between."""
-_MUCH: Final = 2 * 1024 * 1024
-"""Maximum bytes to append in one piece."""
-_PER_LOOK: Final = 64 * 1024
-"""Bytes to append before looking whether another client waits."""
-
-
 _MOST_NAMED: Final = 10_000
 """Records of a request that are decoded to name the bad ones. librdkafka's largest batch has so many."""
 _MOST_NAMED_BYTES: Final = 1 << 20
@@ -94,14 +85,6 @@ def handle(broker: Broker, request: ApiRequest) -> Answer | Awaitable[Answer]:
         ended = broker.transactions.ended(message.transactional_id)
         return _prepare(broker, request, message, closed, scans, ended)
     return _produce(broker, request, message, scans)
-
-
-def _is_large(message: ProduceRequest) -> bool:
-    """Tell if appending the batches takes so long that other connections must get a turn in between."""
-    if len(message.topics) > _FEW:
-        return True
-    batches = [records for topic in message.topics for _, records in topic.partitions]
-    return len(batches) > _FEW or sum(len(records) for records in batches if records is not None) > _MUCH
 
 
 def _may_write_in_transaction(request: ApiRequest, message: ProduceRequest) -> bool:
@@ -182,57 +165,36 @@ def _produce(broker: Broker, request: ApiRequest, message: ProduceRequest, scans
     if len(message.topics) == 1 and len(message.topics[0].partitions) == 1:
         outcomes.append(outcomes.begin(message.topics[0]), *message.topics[0].partitions[0])
         return outcomes.answer()
-    if _is_large(message):
-        return _in_pieces(outcomes)
     steps = _steps(outcomes)
-    for _ in steps:
-        if outcomes.others_wait():
-            outcomes.publish()
-            return _behind_others(outcomes, steps)
-    return outcomes.answer()
+    if not _is_cut(outcomes, steps):
+        return outcomes.answer()
+    outcomes.publish()
+    return _rest(outcomes, steps)
 
 
 def _steps(outcomes: _Outcomes) -> Iterator[None]:
-    """Append the batches. Yield between two of them whenever it is time to look for others."""
-    unlooked = 0
+    """Append the batches, and stop behind each."""
     for topic in outcomes.message.topics:
         rows = outcomes.begin(topic)
         for index, records in topic.partitions:
-            if unlooked >= _PER_LOOK:
-                unlooked = 0
-                yield
             outcomes.append(rows, index, records)
-            unlooked += len(records) if records is not None else 0
+            yield
 
 
-async def _behind_others(outcomes: _Outcomes, steps: Iterator[None]) -> Answer:
-    """Do the remaining steps. Let the others go first now, and again whenever a step finds that some wait."""
-    await asyncio.sleep(0)
-    outcomes.resume()
-    for _ in steps:
-        if outcomes.others_wait():
-            outcomes.publish()
-            await asyncio.sleep(0)
-            outcomes.resume()
-    return outcomes.answer()
+def _is_cut(outcomes: _Outcomes, steps: Iterator[None]) -> bool:
+    """Append batches until the connection's turn is over; return False if all are appended."""
+    return any(outcomes.turn.is_long() for _ in steps)
 
 
-async def _in_pieces(outcomes: _Outcomes) -> Answer:
-    """Append the batches of a large request. Let others go ahead when a piece has taken long, also with a loop that
-    does not tell whether some wait, and earlier if it tells."""
-    unlooked = 0
-    async for topic in paced(outcomes.message.topics):
-        rows = outcomes.begin(topic)
-        async for index, records in paced(topic.partitions):
-            if unlooked >= _PER_LOOK:
-                unlooked = 0
-                if outcomes.others_wait():
-                    await asyncio.sleep(0)
-            outcomes.resume()
-            outcomes.append(rows, index, records)
-            outcomes.publish()
-            unlooked += len(records) if records is not None else 0
-    return outcomes.answer()
+async def _rest(outcomes: _Outcomes, steps: Iterator[None]) -> Answer:
+    """Let others go first, append further batches for a turn, and so on."""
+    while True:
+        await asyncio.sleep(0)
+        outcomes.turn.begin()
+        outcomes.resume()
+        if not _is_cut(outcomes, steps):
+            return outcomes.answer()
+        outcomes.publish()
 
 
 class _Outcomes:
@@ -255,6 +217,7 @@ class _Outcomes:
         "_whole",
         "_wide",
         "message",
+        "turn",
     )
 
     def __init__(self, broker: Broker, request: ApiRequest, message: ProduceRequest, scans: Scans) -> None:
@@ -262,6 +225,7 @@ class _Outcomes:
         self._scans = scans
         self._request = request
         self.message = message
+        self.turn = request.connection.turn
         self._ours = request.connection.software_name == OUR_CLIENT
         self._ended = broker.transactions.ended(message.transactional_id)
         self._topic: ProduceTopic | None = None
@@ -343,9 +307,6 @@ class _Outcomes:
         if guarded is not None and guarded.writer_group:
             takeovers = self._broker.owners.takeovers
             takeovers.refused(guarded.writer_group, f"{topic}-{index}", self._request.connection)
-
-    def others_wait(self) -> bool:
-        return self._request.connection.others_wait()
 
     def resume(self) -> None:
         """Look again at what `append` does not check for every batch, because others may have had their turn: raise

@@ -31,6 +31,8 @@ _FIRST_VERSION_WITH_MEMBER_EPOCH: Final = 9
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 10
 _MAX_PARTITIONS_PER_PIECE: Final = 500
 """Maximum number of partitions to check in one piece."""
+_MOST_METADATA_BYTES: Final = 4096
+"""Of the text committed with an offset, as in Kafka."""
 _OFFSETS_PER_COMMIT: Final = 500
 """Offsets of a large commit that are stored at a time."""
 
@@ -166,7 +168,7 @@ def check_partition(broker: Broker, request: ApiRequest, name: str, partition: A
         check_read(broker, request.connection, topic, partition.partition_index)
     except FencepostError as error:
         return error.code
-    if len((partition.committed_metadata or "").encode()) > broker.config.offset_metadata_max_bytes:
+    if len((partition.committed_metadata or "").encode()) > _MOST_METADATA_BYTES:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
 

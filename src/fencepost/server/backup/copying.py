@@ -33,8 +33,6 @@ the syncs of the server on the same disk."""
 _SMALL: Final = 64 << 10
 """Files up to this size are written through the page cache."""
 _DIRECT: Final[int] = getattr(os, "O_DIRECT", 0) if sys.platform == "linux" else 0
-_FICLONE: Final = 0x40049409
-"""The system call that lets a file share the blocks of another one until either is written to (XFS, Btrfs)."""
 _DONTCACHE: Final = 0x80
 """The kernel's RWF_DONTCACHE, which Python has no name for."""
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
@@ -123,24 +121,6 @@ class Copier:
         self._disk.sync(fd)
         return whole, part
 
-    def clone_or_copy(self, source: Path, target: Path, size: int) -> int:
-        """Do the same without copying bytes, where the file system can do that. The two share their blocks until one
-        is written to, so neither sees a later change of the other."""
-        with source.open("rb", buffering=0) as file:
-            fd = self._disk.open(str(target), create=True)
-            try:
-                cloned = _cloned(file.fileno(), fd)
-                if cloned:
-                    self._disk.truncate(fd, size)
-                    self._disk.sync(fd)
-                    checksum = self._checksum_of(fd, size)
-            finally:
-                self._disk.close(fd)
-        if not cloned:
-            return self.copy(source, target, size)
-        self._advance(size)
-        return checksum
-
     def _write(self, source: int, target: Path, size: int) -> int:
         disk = self._disk
         fd = disk.open(str(target), create=True)
@@ -200,17 +180,6 @@ class Copier:
             position += count
             self._advance(0)  # a sign of life
         return checksum
-
-
-def _cloned(source: int, target: int) -> bool:
-    """Let the target share the blocks of the source; return False where that cannot be done."""
-    if sys.platform != "linux":
-        return False
-    try:
-        fcntl.ioctl(target, _FICLONE, source)
-    except OSError:
-        return False  # another file system, or one without it
-    return True
 
 
 def forget_cache(fd: int) -> None:

@@ -8,7 +8,8 @@ has its records in the logs, and every marker in the logs has its decision in th
     pinned/ID/meta.sqlite        a copy of the store
     pinned/ID/logs/NAME.ID/P/    links to the files of the logs
 
-A pin lasts as long as the connection that asked for it (`control.py`). The next start removes what a crash leaves.
+A pin lasts as long as the connection that asked for it (`process/control.py`). The next start removes what a crash
+leaves.
 """
 
 from __future__ import annotations

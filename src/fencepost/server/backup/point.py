@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from fencepost._version import __version__
 from fencepost.errors import DataDirectoryError, StorageError
-from fencepost.server.backup.control import PinnedServer
 from fencepost.server.backup.manifest import POINT, STORE, Point, PointFile
 from fencepost.server.backup.pins import (
     copy_store,
@@ -24,6 +23,7 @@ from fencepost.server.backup.pins import (
     partitions_in,
     refuses_links,
 )
+from fencepost.server.process.control import PinnedServer
 from fencepost.server.storage.datadir import DataDirectory, serving_process
 
 

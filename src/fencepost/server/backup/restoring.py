@@ -8,21 +8,38 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
+from uuid import UUID
 
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
+from fencepost.core.producers.dedup import IssuedPids
 from fencepost.errors import DataDirectoryError, StorageError
+from fencepost.log.config import LogConfig
 from fencepost.log.files import OsFiles
-from fencepost.server.backup.ahead import GroupAhead, RestoredLogs, SinkState
+from fencepost.log.handles import Handles
+from fencepost.log.recovery import recover
 from fencepost.server.backup.copying import Advance, Copier, DirectFiles, remove_tree
 from fencepost.server.backup.folder import newest_in
 from fencepost.server.backup.manifest import STORE, BackupManifest, DamagedBackup
 from fencepost.server.backup.store_file import Jumped, StoreFile
-from fencepost.server.storage.datadir import lock_file
+from fencepost.server.coordinators import group_rows
+from fencepost.server.storage.datadir import folder_name, lock_file
+from fencepost.types import Milliseconds, Offset, TopicPartition
 
 _LOCK: Final = "fencepost.lock"
+
+
+class GroupAhead(NamedTuple):
+    """A group of the backup that has committed an offset beyond the end of a log."""
+
+    group: str
+    partition: str
+    committed: int
+    end: int
 
 
 class RestoreReport(NamedTuple):
@@ -34,7 +51,9 @@ class RestoreReport(NamedTuple):
     bytes: int
     jumped: Jumped
     groups_ahead: list[GroupAhead]
-    sinks: list[SinkState]
+    """A backup is one moment, so there are none unless its logs had lost something before."""
+    sinks: list[str]
+    """Sinks of Spark jobs, whose checkpoints lie outside and may be further than the logs."""
 
 
 def restore(
@@ -66,10 +85,15 @@ def restore(
         now = int(time.time() * 1000)
         (part / "logs").mkdir(0o700, exist_ok=True)
         with StoreFile(part / STORE) as store:
+            topics = {
+                str(name): folder_name(str(name), UUID(bytes=key))
+                for name, key in store.query("SELECT name, id FROM topics")
+            }
             # The logs first: a server that has not started since knows nothing of the jumps.
-            with closing(RestoredLogs(part, store, now)) as logs:
-                ahead, sinks = logs.groups_ahead(), logs.sinks()
+            ahead = _groups_ahead(part / "logs", store, topics, now)
             jumped = store.jump(manifest.taken_ms, now)
+        prefix = PROGRESS_TOPIC_PREFIX
+        sinks = sorted(name.removeprefix(prefix) for name in topics if name.startswith(prefix))
         for root, _, _ in os.walk(part):
             disk.sync_directory(root)
         with suppress(FileNotFoundError):
@@ -119,7 +143,7 @@ def _copy_all(backup: Path, manifest: BackupManifest, part: Path, copier: Copier
         try:
             size = source.stat().st_size
             # A newer backup may have appended to the file.
-            checksum = copier.clone_or_copy(source, target, file.size) if size >= file.size else None
+            checksum = copier.copy(source, target, file.size) if size >= file.size else None
         except FileNotFoundError:
             raise DamagedBackup(f"{source} is missing: the backup is damaged; restore another one") from None
         if checksum != file.crc32c:
@@ -128,3 +152,20 @@ def _copy_all(backup: Path, manifest: BackupManifest, part: Path, copier: Copier
 
 def damaged(place: Path | str) -> DamagedBackup:
     return DamagedBackup(f"{place} is damaged: its content is not what was backed up; restore another backup")
+
+
+def _groups_ahead(logs: Path, store: StoreFile, topics: Mapping[str, str], now: Milliseconds) -> list[GroupAhead]:
+    """Return the committed offsets that are beyond the end of their log. `topics` are the folders by name."""
+    found = []
+    with closing(Handles(OsFiles())) as handles:
+
+        @cache
+        def end(partition: TopicPartition) -> Offset:
+            folder = logs / topics[partition.topic] / str(partition.partition)
+            return recover(str(folder), LogConfig(), handles, now, issued=IssuedPids()).end_offset
+
+        for group, offsets in group_rows.load_offsets(store).items():
+            for partition, committed in offsets.items():
+                if partition.topic in topics and committed.offset > end(partition):
+                    found.append(GroupAhead(group, str(partition), committed.offset, end(partition)))
+    return sorted(found)

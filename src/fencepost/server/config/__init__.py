@@ -4,6 +4,5 @@ settings.py     the settings of a server
 listener.py     those of one listener
 addresses.py    HOST:PORT
 loading.py      settings from flags, environment and file
-toml_lines.py   the lines of mistakes in a file
 reloading.py    apply a changed configuration to a running server
 """

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
@@ -27,8 +28,9 @@ from fencepost.server.config.listener import (
     check_listener_setting,
 )
 from fencepost.server.config.settings import FILES_OR_ADDRESSES, SECTIONS, ServerConfig, check_setting, file_name
-from fencepost.server.config.toml_lines import Names, TomlFile
 
+Names: TypeAlias = tuple[str, ...]
+"""A name with the tables around it."""
 ENVIRONMENT_PREFIX: Final = "FENCEPOST_"
 _LISTENERS: Final = "listeners"
 _TABLES: Final = (*SECTIONS, _LISTENERS)
@@ -58,12 +60,17 @@ class WrongConfiguration(ConfigError):
 
 
 class _Given(NamedTuple):
+    """A setting as one source gives it."""
+
+    names: Names
+    """("sync",), ("oauth", "issuer") or ("listeners", "a", "key")."""
     value: object
-    where: Callable[[], str]
-
-
-_Settings: TypeAlias = dict[Names, _Given]
-"""By name: ("sync",), ("oauth", "issuer") or ("listeners", "a", "key")."""
+    where: Callable[[], str] = str
+    spelled: Callable[[Names], str] = ".".join
+    """Returns a name as this source has it."""
+    is_text: bool = False
+    folder: Path | None = None
+    """Where relative paths start; None: where the process does."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +86,18 @@ class Sources:
     def load(self) -> ServerConfig:
         """Return the settings, or raise WrongConfiguration with every mistake."""
         mistakes: list[Mistake] = []
-        given: _Settings = {}
-        if self.file is not None:
-            given |= _from_file(self.file, mistakes)
-        given |= _from_environment(self.environment, mistakes)
-        given |= _from_flags(self.flags, mistakes)
-        if _single(given) and any(names[0] == _LISTENERS for names in given):
-            mistakes.append(
-                Mistake(_single(given)[0].where(), "listen and advertise cannot be combined with listeners")
-            )
+        given: dict[Names, _Given] = {}
+        for each in (
+            *_from_file(self.file, mistakes),
+            *_from_environment(self.environment),
+            *_from_flags(self.flags),
+        ):
+            checked = _checked(each, mistakes)
+            if checked is not None:
+                given[each.names] = checked
+        single = [given[names] for names in (("listen",), ("advertise",)) if names in given]
+        if single and any(names[0] == _LISTENERS for names in given):
+            mistakes.append(Mistake(single[0].where(), "listen and advertise cannot be combined with listeners"))
         config = _build(given, mistakes)
         if mistakes:
             raise WrongConfiguration(mistakes)
@@ -108,10 +118,6 @@ class Sources:
                     f"the server does not know the variable {variable}; did you mean {ENVIRONMENT_PREFIX}{near[0]}?"
                 )
         return found
-
-
-def _single(given: _Settings) -> list[_Given]:
-    return [given[names] for names in (("listen",), ("advertise",)) if names in given]
 
 
 # -- the known names ----------------------------------------------------------------------------------------------
@@ -146,20 +152,16 @@ def _unknown(name: str, known: list[str]) -> str:
 # -- the sources ---------------------------------------------------------------------------------------------------
 
 
-def _from_file(path: Path, mistakes: list[Mistake]) -> _Settings:
+def _from_file(path: Path | None, mistakes: list[Mistake]) -> Iterator[_Given]:
+    if path is None:
+        return
     try:
         file = TomlFile(path)
     except ConfigError as error:
         mistakes.append(Mistake("", str(error)))
-        return {}
-    given: _Settings = {}
+        return
     for names, value in _leaves(file.values):
-        problem = _problem_with(names)
-        if problem is not None:
-            mistakes.append(Mistake(file.where(names), problem))
-        else:
-            _add(given, names, value, partial(file.where, names), mistakes, folder=path.parent)
-    return given
+        yield _Given(names, value, partial(file.where, names), folder=path.parent)
 
 
 def _leaves(table: Mapping[str, Any], around: Names = ()) -> Iterator[tuple[Names, object]]:
@@ -173,101 +175,127 @@ def _leaves(table: Mapping[str, Any], around: Names = ()) -> Iterator[tuple[Name
             yield names, value
 
 
-def _problem_with(names: Names) -> str | None:
-    """Tell why a file cannot have this name; None if it can."""
-    name = ".".join(names)
-    if names[0] == _LISTENERS and len(names) > 1:
-        if len(names) == 2:
-            return f"{name} needs an address"
-        known = [f"{_LISTENERS}.{names[1]}.{each}" for each in _listener_fields()]
-        return None if names[2] in _listener_fields() and len(names) == 3 else _unknown(name, known)
-    if names in _server_fields():
-        return None
-    return _unknown(name, [*(".".join(each) for each in _server_fields()), *_TABLES])
-
-
-def _from_environment(environment: Mapping[str, str], mistakes: list[Mistake]) -> _Settings:
-    given: _Settings = {}
-    for names in _server_fields():
-        variable = _variable(names)
-        if variable in environment:
-            _add(given, names, environment[variable], partial(str, variable), mistakes, as_text=True)
+def _from_environment(environment: Mapping[str, str]) -> Iterator[_Given]:
+    known = {_variable(names): names for names in _server_fields()}
     for variable, text in environment.items():
-        found = _LISTENER_VARIABLE.fullmatch(variable)
-        if found is None:
-            continue
-        names = (_LISTENERS, found[1].lower(), found[2].lower())
-        if names[2] not in _listener_fields():
-            known = [_variable((*names[:2], each)) for each in _listener_fields()]
-            mistakes.append(Mistake("", _unknown(variable, known)))
-        else:
-            _add(given, names, text, partial(str, variable), mistakes, as_text=True)
-    return given
+        if found := _LISTENER_VARIABLE.fullmatch(variable):
+            known[variable] = (_LISTENERS, found[1].lower(), found[2].lower())
+        if variable in known:
+            yield _Given(known[variable], text, partial(str, variable), _variable, is_text=True)
 
 
-def _from_flags(flags: Mapping[str, object], mistakes: list[Mistake]) -> _Settings:
+def _from_flags(flags: Mapping[str, object]) -> Iterator[_Given]:
     """Dots and dashes in a flag's name count as underscores, but those around a listener's name are dots."""
     flat = {"_".join(names): names for names in _server_fields()}
-    given: _Settings = {}
     for name, value in flags.items():
-        names: Names | None
+        is_text = isinstance(value, str)
         if name.startswith(f"{_LISTENERS}."):
-            names = tuple(name.replace("-", "_").split("."))
-            if len(names) != 3 or names[2] not in _listener_fields():
-                listener = names[1] if len(names) > 1 else "NAME"
-                known = [f"{_LISTENERS}.{listener}.{each}" for each in _listener_fields()]
-                mistakes.append(Mistake("", _unknown(name, known)))
-                continue
+            yield _Given(tuple(name.replace("-", "_").split(".")), value, is_text=is_text)
         else:
-            names = flat.get(name.replace(".", "_").replace("-", "_"))
-            if names is None:
-                mistakes.append(Mistake("", _unknown(name.replace(".", "_").replace("-", "_"), list(flat))))
+            plain = name.replace(".", "_").replace("-", "_")
+            yield _Given(flat.get(plain, (plain,)), value, spelled="_".join, is_text=is_text)
+
+
+# -- a TOML file: `tomllib` parses the values but keeps no lines ----------------------------------------------------
+
+
+class TomlFile:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror or error}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path} must be UTF-8: {error.reason}") from error
+        try:
+            self.values: dict[str, Any] = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            reason, _, place = str(error).partition(" (at ")
+            line = place.removeprefix("line ").partition(",")[0]
+            if not line.isdigit():  # "at end of document"
+                line = str(len(self._text.splitlines()))
+            raise ConfigError(f"{path}:{line}: {reason}") from error
+        self._lines: dict[Names, int] | None = None
+
+    def where(self, names: Names) -> str:
+        """Return FILE:LINE of a name, or of the innermost table around it that the file has."""
+        if self._lines is None:
+            self._lines = name_lines(self._text)
+        while names and names not in self._lines:
+            names = names[:-1]
+        return f"{self.path}:{self._lines[names]}" if names else str(self.path)
+
+
+def name_lines(text: str) -> dict[Names, int]:
+    """Return the line of each name of a valid TOML document.
+
+    Only whole statements make a valid document. So after each line the text so far is parsed: if it is valid, the names
+    that are new in it belong to the statement that begins after the previous valid text. Parsing so often is slow, but
+    only a mistake needs the lines, and configuration files are short.
+    """
+    lines = text.splitlines(keepends=True)
+    found: dict[Names, int] = {}
+    begins: int | None = None
+    for number, line in enumerate(lines, 1):
+        if begins is None:
+            if not line.strip() or line.lstrip().startswith("#"):
                 continue
-        _add(given, names, value, str, mistakes, as_text=isinstance(value, str))
-    return given
+            begins = number
+        try:
+            values = tomllib.loads("".join(lines[:number]))
+        except tomllib.TOMLDecodeError:
+            continue  # the statement goes on
+        for names in _names(values):
+            found.setdefault(names, begins)
+        begins = None
+    return found
+
+
+def _names(table: Mapping[str, Any], around: Names = ()) -> Iterator[Names]:
+    for name, value in table.items():
+        yield (*around, name)
+        if isinstance(value, dict):
+            yield from _names(value, (*around, name))
 
 
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def _add(
-    given: _Settings,
-    names: Names,
-    value: object,
-    where: Callable[[], str],
-    mistakes: list[Mistake],
-    *,
-    as_text: bool = False,
-    folder: Path | None = None,
-) -> None:
-    """Add a setting if its value is right, whatever the others are."""
-    name = ".".join(names)
-    if names[0] == _LISTENERS:
-        try:
-            check_listener_name(names[1])
-        except ConfigError as error:
-            mistakes.append(Mistake(where(), str(error), name))
-            return
+def _checked(given: _Given, mistakes: list[Mistake]) -> _Given | None:
+    """Return the setting with its value as the right type, whatever the other settings are. Add a mistake, and return
+    None, if nothing has this name or the value is wrong."""
+    names, where = given.names, given.where
+    name, is_of_listener = ".".join(names), names[0] == _LISTENERS and len(names) > 1
+    known = {(*names[:2], each): field for each, field in _listener_fields().items()} if is_of_listener else {}
+    field = (known or _server_fields()).get(names)
+    if field is None:
+        spelled = given.spelled(names)
+        like = map(given.spelled, known or [*_server_fields(), *((table,) for table in _TABLES)])
+        text = f"{name} needs an address" if is_of_listener and len(names) == 2 else _unknown(spelled, list(like))
+        mistakes.append(Mistake("" if where() == spelled else where(), text))
+        return None
     try:
-        if names[0] == _LISTENERS:
-            hint = _hints(ListenerConfig)[names[2]]
-            value = _converted(name, value, hint, as_text=as_text, folder=folder)
-            check_listener_setting(names[1], _listener_fields()[names[2]], value)
+        if is_of_listener:
+            check_listener_name(names[1])
+            value = _converted(name, given, _hints(ListenerConfig)[field.name])
+            check_listener_setting(names[1], field, value)
         else:
-            field = _server_fields()[names]
-            value = _converted(name, value, _hints(ServerConfig)[field.name], as_text=as_text, folder=folder)
-            if field.name in FILES_OR_ADDRESSES and folder is not None and "://" not in str(value):
-                value = str(folder / str(value))
+            value = _converted(name, given, _hints(ServerConfig)[field.name])
+            if field.name in FILES_OR_ADDRESSES and given.folder is not None and "://" not in str(value):
+                value = str(given.folder / str(value))
             check_setting(field, value)
     except ConfigError as error:
         text = str(error)
-        mistakes.append(Mistake(where(), text if name in text else f"{name}: {text}", name))
-        return
-    given[names] = _Given(value, where)
+        is_named = name in text or isinstance(error, WrongSetting)
+        mistakes.append(Mistake(where(), text if is_named else f"{name}: {text}", name))
+        return None
+    return given._replace(value=value)
 
 
-def _converted(name: str, value: object, hint: Any, *, as_text: bool, folder: Path | None) -> object:
+def _converted(name: str, given: _Given, hint: Any) -> object:
     """Return the value as the setting's type, or raise ConfigError."""
+    value, as_text = given.value, given.is_text
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     if value is None and type(None) in kinds:
         return None
@@ -294,7 +322,7 @@ def _converted(name: str, value: object, hint: Any, *, as_text: bool, folder: Pa
             raise ConfigError(f"{name} must be a list of strings, not {value!r}")
         return tuple(value)
     if kind is Path and isinstance(value, str | Path):
-        return Path(value) if folder is None else folder / value
+        return Path(value) if given.folder is None else given.folder / value
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ConfigError(f"{name} must be {' or '.join(map(repr, get_args(kind)))}, not {value!r}")
     if not isinstance(value, str):
@@ -305,15 +333,15 @@ def _converted(name: str, value: object, hint: Any, *, as_text: bool, folder: Pa
 # -- the whole -----------------------------------------------------------------------------------------------------
 
 
-def _build(given: _Settings, mistakes: list[Mistake]) -> ServerConfig | None:
+def _build(given: Mapping[Names, _Given], mistakes: list[Mistake]) -> ServerConfig | None:
     """Return the configuration. Add the mistakes that only show when all settings are known."""
     listeners: dict[str, dict[str, Any]] = {}
     settings: dict[str, Any] = {}
-    for names, (value, _) in given.items():
+    for names, each in given.items():
         if names[0] == _LISTENERS:
-            listeners.setdefault(names[1], {})[names[2]] = value
+            listeners.setdefault(names[1], {})[names[2]] = each.value
         else:
-            settings[_server_fields()[names].name] = value
+            settings[_server_fields()[names].name] = each.value
     wrong = {mistake.setting for mistake in mistakes if mistake.setting}
     built = []
     for name, chosen in listeners.items():
@@ -361,13 +389,13 @@ def _follows(error: ConfigError, wrong: set[str]) -> bool:
     return any(file_name(name) in wrong for name in (error.setting_name, *error.because_of))
 
 
-def _where(error: ConfigError, given: _Settings, listener: str | None) -> str:
+def _where(error: ConfigError, given: Mapping[Names, _Given], listener: str | None) -> str:
     """Return where the setting of an error was given, or else the first setting of its listener."""
     if isinstance(error, WrongSetting):
-        for names, (_, where) in given.items():
+        for names, each in given.items():
             if error.setting_name in (".".join(names), "_".join(names)):
-                return where()
-    for names, (_, where) in given.items():
+                return each.where()
+    for names, each in given.items():
         if listener is not None and names[:2] == (_LISTENERS, listener):
-            return where()
+            return each.where()
     return ""

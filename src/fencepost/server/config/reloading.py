@@ -3,33 +3,31 @@
 The new configuration is checked as a whole before anything changes: if it has a mistake, or a new listener cannot be
 opened, the server keeps the old one. No connection is closed; connections keep the settings of their listener.
 
-A server that can reload says so in `reload.json` of its data directory, where it also writes the outcome of each
-reload, for `fencepost config reload`. Only the server's user can send the signal and read the directory.
+`fencepost config reload` asks for it on the control socket (`process/control.py`), and hears of the outcome. Only the
+server's user can send the signal and use the socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 from fencepost.core.security.audit_events import Event
 from fencepost.errors import FencepostError
-from fencepost.server.broker import Broker, audit_places, make_tokens
+from fencepost.server.broker import Broker, make_tokens
 from fencepost.server.config.loading import WrongConfiguration
 from fencepost.server.config.settings import ServerConfig, file_name
 from fencepost.server.net.listener import Listener
 from fencepost.server.process.systemd import Systemd
+from fencepost.server.security.audit_places import audit_places
 from fencepost.setting import is_live
 
 logger = logging.getLogger(__name__)
 
-FILE: Final = "reload.json"
 _OF_LISTENERS: Final = ("listeners", "listen", "advertise")
 
 
@@ -42,34 +40,12 @@ class ReloadOutcome:
     """Why nothing was applied."""
 
 
-@dataclass(frozen=True)
-class ReloadReport:
-    """The content of `reload.json`."""
-
-    pid: int
-    number: int
-    """The number of reloads so far."""
-    outcome: ReloadOutcome
-
-    def write(self, folder: Path) -> None:
-        new = folder / f"{FILE}.new"
-        new.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        os.replace(new, folder / FILE)
-
-    @classmethod
-    def read(cls, folder: Path) -> ReloadReport | None:
-        try:
-            found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-            return cls(found["pid"], found["number"], ReloadOutcome(**found["outcome"]))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-
-
 class Reloader:
     def __init__(self, load: Callable[[], ServerConfig], systemd: Systemd | None = None) -> None:
         self._load = load
         self._systemd = systemd or Systemd()
         self._wanted = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
 
     def want(self) -> None:
         """Ask for a reload; called by the signal's handler."""
@@ -77,19 +53,20 @@ class Reloader:
 
     async def run(self, broker: Broker, listener: Listener) -> None:
         """Reload whenever it is wanted."""
-        number = 0
-        outcome = ReloadOutcome()
-        in_thread = asyncio.get_running_loop().run_in_executor
+        broker.reload = partial(self._reload, broker, listener)
         while True:
-            await in_thread(broker.threads, ReloadReport(os.getpid(), number, outcome).write, broker.directory.path)
             await self._wanted.wait()
             self._wanted.clear()
+            await self._reload(broker, listener)
+
+    async def _reload(self, broker: Broker, listener: Listener) -> ReloadOutcome:
+        async with self._one_at_a_time:
             self._systemd.reloading()
             outcome = await reload(broker, listener, self._load)
-            number += 1
             _log(outcome)
             self._systemd.ready(_status(outcome))
             broker.audit.record(Event.CONFIG_RELOADED, failed=bool(outcome.mistakes), **asdict(outcome))
+        return outcome
 
 
 async def reload(broker: Broker, listener: Listener, load: Callable[[], ServerConfig]) -> ReloadOutcome:

@@ -35,7 +35,6 @@ _MAY_BE_ZERO = frozenset(
         "drain_ms",
         "connections_max_reauth_ms",
         "group_initial_rebalance_delay_ms",
-        "offset_metadata_max_bytes",
         "min_free_bytes",
         "reserve_bytes",
     }
@@ -105,20 +104,12 @@ class ServerConfig:
         "Maximum number of fetch sessions; readers without one name their partitions in each request "
         "(Kafka: max.incremental.fetch.session.cache.slots).",
     )
-    max_fetch_session_partitions: int = setting(
-        200_000, "Maximum number of partitions in all fetch sessions and waiting wide fetches, at some 500 bytes each."
-    )
     open_files: int = setting(
         10_000,
         "Maximum number of segment files kept open, at most half of what the process may open; others are reopened "
         "when used.",
     )
     connection_idle_ms: Milliseconds = setting(10 * 60 * 1000, "Close a connection after this idle time.", live=True)
-    stalled_frame_ms: Milliseconds = setting(
-        10_000,
-        "Close a connection whose half-sent request makes no progress for this long while others wait for memory.",
-        live=True,
-    )
     producer_expiry_ms: Milliseconds = setting(
         _DAY, "Remember an idle pid at least this long (Kafka: producer.id.expiration.ms)."
     )
@@ -189,9 +180,6 @@ class ServerConfig:
     max_resources: int = setting(
         500_000, "Maximum number of resources that were ever owned; the server never forgets their tokens.", live=True
     )
-    max_waiting_resources: int = setting(
-        100_000, "Maximum number of resources that waiting claims name, over all claims.", live=True
-    )
     group_consumer_session_timeout_ms: Milliseconds = setting(
         45_000, "Session timeout of groups that use the new protocol (KIP-848)."
     )
@@ -200,9 +188,6 @@ class ServerConfig:
     )
     offsets_retention_ms: Milliseconds = setting(
         7 * _DAY, "Keep the committed offsets of a group without members this long.", live=True
-    )
-    offset_metadata_max_bytes: int = setting(
-        4096, "Maximum size of the metadata string of a committed offset.", live=True
     )
     transaction_max_timeout_ms: Milliseconds = setting(
         15 * 60 * 1000, "Maximum timeout that a transaction may ask for.", live=True
@@ -219,11 +204,6 @@ class ServerConfig:
         8 * 1024 * 1024,
         "Size of a reserve file that the server deletes when the disk is full, so that cleanup has room to start "
         "(at most 1/50 of the file system).",
-    )
-    compaction_keys: int = setting(
-        200_000,
-        "Maximum number of keys that compaction holds in memory, at under 200 bytes each; more keys take more passes.",
-        live=True,
     )
     http_address: str | None = setting(
         None, "HOST:PORT for health, metrics and the like (HTTP); port 0 picks a free port. None: no such port."
@@ -369,10 +349,8 @@ class ServerKeywords(TypedDict, total=False):
     fetch_max_bytes: int
     answer_memory: int
     max_fetch_sessions: int
-    max_fetch_session_partitions: int
     open_files: int
     connection_idle_ms: Milliseconds
-    stalled_frame_ms: Milliseconds
     producer_expiry_ms: Milliseconds
     max_connections: int
     max_connections_per_address: int
@@ -395,17 +373,14 @@ class ServerKeywords(TypedDict, total=False):
     max_producers: int
     max_transactional_ids: int
     max_resources: int
-    max_waiting_resources: int
     group_consumer_session_timeout_ms: Milliseconds
     group_consumer_heartbeat_interval_ms: Milliseconds
     offsets_retention_ms: Milliseconds
-    offset_metadata_max_bytes: int
     transaction_max_timeout_ms: Milliseconds
     background_interval_ms: Milliseconds
     max_inflated_bytes: int
     min_free_bytes: int
     reserve_bytes: int
-    compaction_keys: int
     http_address: str | None
     http_listener: str | None
     http_public_url: str | None

@@ -46,6 +46,8 @@ _SECONDS_PER_PIECE: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
 _MAX_PARTITIONS_PER_PIECE: Final = 32
 """Number of granted partitions that are looked at in one piece."""
+MOST_WAITING_RESOURCES: Final = 100_000
+"""Resources that waiting claims name, over all claims."""
 _NAMES_IN_LOG: Final = 20
 """Maximum number of resources that a line in the log names."""
 
@@ -125,11 +127,11 @@ class Owners:
     ) -> Judgement[Connection] | None:
         """Claim once all resources are free; return None when the time is over."""
         self._check_known(group, resources)
-        if self.table.in_line + len(resources) > self._broker.config.max_waiting_resources:
+        if self.table.in_line + len(resources) > MOST_WAITING_RESOURCES:
             raise ServerError(
                 ErrorCode.POLICY_VIOLATION,
                 f"claims for {self.table.in_line} resources are waiting, and {len(resources)} more are too many: "
-                "claim fewer at once, or raise the server's max_waiting_resources",
+                f"claim fewer at once (all claims together: {MOST_WAITING_RESOURCES})",
             )
         waiting = self.table.wait(connection, group, resources)
         answer: asyncio.Future[Judgement[Connection]] = asyncio.get_running_loop().create_future()

@@ -19,7 +19,7 @@ from fencepost.server.http.access import Access, AccessRefused
 from fencepost.server.http.console.overview import LoadHistory
 from fencepost.server.http.console.page import Streams
 from fencepost.server.metrics.scrape import Scrapes
-from fencepost.server.process import descriptors
+from fencepost.server.process.tuning import files_are_left
 from fencepost.server.views.snapshot import Snapshots
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Readiness:
         broker = self._broker
         reasons = []
         await asyncio.get_running_loop().run_in_executor(broker.threads, broker.space.look)
-        if not descriptors.are_left():
+        if not files_are_left():
             reasons.append(
                 "the process has opened as many files as it may: raise its limit (ulimit -n), or lower max_connections"
             )

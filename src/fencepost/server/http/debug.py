@@ -18,7 +18,7 @@ from fencepost import kernel
 from fencepost._version import __version__
 from fencepost.core.redaction import scrub, scrub_settings
 from fencepost.server.http.access import Access, AccessRefused
-from fencepost.server.process.reporting import LAST_LINES
+from fencepost.server.process.reporting import last_lines
 from fencepost.server.process.stacks import task_stacks, thread_stacks
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def debug_route(broker: Broker, access: Access, headers: Mapping[str, str]) -> R
         async with one_at_a_time:
             tasks = task_stacks()
             found = await asyncio.get_running_loop().run_in_executor(broker.threads, _describe, broker)
-        return JSONResponse({**found, "tasks": tasks}, headers=headers)
+        found["texts"]["tasks"] = tasks
+        return JSONResponse(found, headers=headers)
 
     return Route("/debug/state", state)
 
@@ -48,8 +49,7 @@ def _describe(broker: Broker) -> dict[str, Any]:
         "configuration": scrub_settings(asdict(broker.config)),
         "data": str(broker.directory.path),
         "troubles": [{**asdict(each), "reason": scrub(each.reason)} for each in broker.health.troubles],
-        "log": LAST_LINES.text(),
-        "threads": thread_stacks(),
+        "texts": {"log": last_lines(), "threads": thread_stacks()},
     }
 
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from fencepost._version import __version__
 from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.core.transactions import RESTING
-from fencepost.server.backup.control import BACKED_UP
 from fencepost.server.counters import LATENCY_BOUNDS, Distribution
 from fencepost.server.net.turns import paced
+from fencepost.server.process.control import BACKED_UP
 from fencepost.server.views.groups import GroupRows
 from fencepost.server.views.topics import TopicRows, TopicSums
 

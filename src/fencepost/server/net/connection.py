@@ -5,9 +5,9 @@ their bytes arrive.
 
 Working. A connection starts its requests in order, one after the other. While a Produce waits for its sync, the next
 request may start: this is what makes pipelining useful. Any other request that waits blocks its own connection only.
-After a number of bytes a connection yields one turn of the loop, and earlier if another client waits
-(`bystanders.py`). Otherwise a flooding client could delay another client's claim, because uvloop keeps reading from a
-socket as long as whole frames arrive.
+After a short time, or a number of bytes, a connection yields to the others (`turns.py:ConnectionTurn`). Otherwise a
+flooding client could delay another client's claim, because uvloop keeps reading from a socket as long as whole frames
+arrive.
 
 Writing. Answers leave in order. The server starts no further request of a client that does not read its answers.
 """
@@ -16,23 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.errors import FencepostError, Malformed
 from fencepost.kernel.header import Buffer
 from fencepost.server.coordinators.guards import refuse_severed
-from fencepost.server.net.answer_place import AnswerPlace
-from fencepost.server.net.bystanders import Turn
 from fencepost.server.net.receiving import Frame, FrameReceiver
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Answer, Api, ApiRequest, Deferred, Fields, encode
 from fencepost.server.net.session import Session
-from fencepost.server.net.sockets import drop_unsent, keep_alive
 from fencepost.server.net.throttle import Throttle
-from fencepost.server.net.turns import close_unstarted
+from fencepost.server.net.turns import ConnectionTurn, close_unstarted
 from fencepost.wire import frame, messages
 from fencepost.wire.apis import Key
 
@@ -65,6 +64,25 @@ _MOST_WAITING: Final = 64
 _MOST_WAITING_BYTES: Final = 1024 * 1024
 """Maximum bytes of received requests that have not started; at this limit the server stops reading from it."""
 
+_NO_LINGER: Final = Struct("ii").pack(1, 0)
+"""SO_LINGER value with which closing resets the connection and drops unsent bytes."""
+_KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 6))
+"""The system probes a client after a minute of silence, and closes the connection after another without a reply."""
+
+
+class AnswerPlace:
+    """The place of a request in the line of its connection, whose answers leave in order. It exists before and after
+    the answer is made."""
+
+    __slots__ = ("answer", "api", "began", "cost")
+
+    def __init__(self, cost: int, began: float) -> None:
+        self.cost = cost
+        self.began = began
+        self.api = ""
+        """Name of the API, once it is known."""
+        self.answer: list[Buffer] | None = None
+
 
 class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: Listener, session: Session) -> None:
@@ -87,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._line: deque[AnswerPlace] = deque()
         self._busy = False
         """A request is in progress that later ones must not overtake."""
-        self._turn = Turn(listener.bystanders, self._monotonic)
+        self.turn = ConnectionTurn(self._monotonic)
         self._yielding = False
         self._task: asyncio.Task[None] | None = None
         self._handling: Awaitable[Answer] | None = None
@@ -150,9 +168,7 @@ class Connection(asyncio.BufferedProtocol):
         self.dialled = (here[0], here[1]) if here else ("", 0)
         self.peer = f"{there[0]}:{there[1]}" if there else "?"
         self.session.client_host = there[0] if there else ""
-        raw = transport.get_extra_info("socket")
-        keep_alive(raw)
-        self._turn.descriptor = raw.fileno() if raw is not None else -1
+        keep_alive(transport.get_extra_info("socket"))
         self._listener.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -320,10 +336,6 @@ class Connection(asyncio.BufferedProtocol):
         return len(self._line) + len(inbox) >= _MOST_WAITING or self._receiver.queued >= _MOST_WAITING_BYTES
 
     @property
-    def waiting_for_memory(self) -> bool:
-        return self._receiver.waits
-
-    @property
     def last_progress(self) -> float:
         """The time of the last received byte."""
         return self._receiver.last_progress
@@ -376,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._inbox:
             self._resume_reading()
             return
-        turn = self._turn
+        turn = self.turn
         turn.work()
         while (
             self._inbox
@@ -410,26 +422,17 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _yield_turn(self) -> None:
+        """Let others go first. The loop calls what it was given before it looks at its sockets, so wait for two rounds
+        of it."""
         self._yielding = True
         self._pause_reading()
-        asyncio.get_running_loop().call_soon(self._look_again)
-
-    def _look_again(self) -> None:
-        """Begin the next turn, but let those who wait go first. The loop calls this before it looks at its sockets, so
-        wait for one more round of it if some are ready."""
-        if self._turn.others_wait():
-            asyncio.get_running_loop().call_soon(self._next_turn)
-        else:
-            self._next_turn()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: loop.call_soon(self._next_turn))
 
     def _next_turn(self) -> None:
         self._yielding = False
-        self._turn.begin()
+        self.turn.begin()
         self._work()
-
-    def others_wait(self) -> bool:
-        """Tell if another client waits, for a handler that can pause and let it go first."""
-        return self._turn.others_wait()
 
     def _begin(self, received: Frame, pending: AnswerPlace) -> None:
         head = frame.read_request_head(received)
@@ -603,3 +606,23 @@ class Connection(asyncio.BufferedProtocol):
             self._memory.release(cost)
         if freed:
             self._close_when_idle()
+
+
+# -- options of clients' sockets ----------------------------------------------------------------------------------
+
+
+def keep_alive(raw: Any) -> None:
+    """Let the system detect a dead client machine, also while neither side sends anything."""
+    if raw is None:
+        return
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in _KEEP_ALIVE:
+        option = getattr(socket, name, None)
+        if option is not None:
+            raw.setsockopt(socket.IPPROTO_TCP, option, seconds)
+
+
+def drop_unsent(raw: Any) -> None:
+    """Let the next close drop the bytes that are not sent yet."""
+    if raw is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)

@@ -3,31 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from fencepost.core.security.principal import Principal
+from fencepost.errors import FencepostError
 from fencepost.server.api import APIS
 from fencepost.server.api.k18_api_versions import unsupported_version
 from fencepost.server.broker import Broker
+from fencepost.server.config.addresses import parse_address
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.health import Chore
-from fencepost.server.net.bystanders import Bystanders
 from fencepost.server.net.connection import Connection
-from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS, ConnectionLimits
-from fencepost.server.net.pending import PendingConnection, PendingConnections
-from fencepost.server.net.port import Port, look_at_files, make_tls
+from fencepost.server.net.limits import MOST_HTTP_CONNECTIONS, ConnectionLimits, PendingConnection, PendingConnections
 from fencepost.server.net.request_memory import RequestMemory
 from fencepost.server.net.router import Api, Fields
 from fencepost.server.net.session import Session
-from fencepost.server.process.descriptors import most_connections
+from fencepost.server.process.tuning import most_connections
+
+if TYPE_CHECKING:
+    from fencepost.server.net.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
 _PATROL_SECONDS: Final = 1.0
+STALLED_SECONDS: Final = 10.0
+"""A connection whose half-sent request makes no progress for this long is closed while others wait for its memory."""
+_BACKLOG: Final = 1024
+
+Files: TypeAlias = dict[Path, tuple[int, ...]]
+"""Files with all that changes when they are written or replaced."""
+
+
+def make_tls(config: ListenerConfig) -> ServerTls | None:
+    """Return the TLS of a listener, or raise WrongSetting; None for a listener without TLS."""
+    if not config.encrypts:
+        return None
+    from fencepost.server.net.tls import ServerTls
+
+    return ServerTls(config)
+
+
+def look_at_files(config: ListenerConfig) -> Files:
+    found: Files = {}
+    for path in (config.certificate, config.key, config.client_ca):
+        if path is not None:
+            try:
+                status = path.stat()
+            except OSError:
+                found[path] = ()
+            else:
+                found[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return found
+
+
+class Port:
+    """The open socket of one named listener."""
+
+    def __init__(self, config: ListenerConfig, accept: Callable[[Port], asyncio.BaseProtocol]) -> None:
+        self.config = config
+        """A reload replaces it; connections keep the settings that they were accepted with."""
+        self.files = look_at_files(config)
+        """The files of `tls` when it was made: looked at before they were read, so that no change is missed."""
+        self.tls = make_tls(config)
+        self._accept = accept
+        self._server: asyncio.Server | None = None
+        self.address = ""
+        """HOST:PORT that it listens on, with the port that the system chose for port 0."""
+
+    async def open(self) -> None:
+        host, port = parse_address(self.config.address)
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: self._accept(self), host, port, backlog=_BACKLOG)
+        except OSError as error:
+            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+            raise FencepostError(f"cannot listen on {self.config.address}: {reason}") from error
+        bound = self._server.sockets[0].getsockname()
+        self.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+
+    def adopt(self, other: Port) -> None:
+        """Take over another port's settings, and keep the socket."""
+        self.config, self.files, self.tls = other.config, other.files, other.tls
+
+    def close(self) -> None:
+        """Accept no further connections; the accepted ones stay."""
+        if self._server is not None:
+            self._server.close()
 
 
 class Listener:
@@ -35,7 +102,6 @@ class Listener:
         self.broker = broker
         self.apis = apis
         self.memory = RequestMemory(broker.config.request_memory)
-        self.bystanders = Bystanders()
         self.connections: set[Connection] = set()
         self.ports: dict[str, Port] = {}
         """By the names of their listeners."""
@@ -62,7 +128,6 @@ class Listener:
             for port in self.ports.values():
                 port.close()
             raise
-        self.bystanders.open()
         self.broker.spawn(self._patrol(), "close idle connections")
         return {name: port.address for name, port in self.ports.items()}
 
@@ -91,7 +156,6 @@ class Listener:
             self.handshake_threads.shutdown(wait=False)
         if self._adopted:
             await asyncio.wait(self._adopted, timeout=self.broker.config.drain_ms / 1000)
-        self.bystanders.close()
 
     def adopt(self, task: asyncio.Task[None]) -> None:
         self._adopted.add(task)
@@ -242,6 +306,6 @@ class Listener:
         if silent * 1000 > config.connection_idle_ms and connection.idle:
             logger.info("closing %s: idle for %.0f s", connection.peer, silent)
             connection.close()
-        elif connection.is_late(now, config.stalled_frame_ms / 1000):
+        elif connection.is_late(now, STALLED_SECONDS):
             logger.warning("closing %s: too slow while other connections wait for memory", connection.peer)
             connection.close()

@@ -9,6 +9,8 @@ written: copying so much in one piece would delay all other connections.
 from __future__ import annotations
 
 import mmap
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
@@ -16,9 +18,26 @@ from typing import Final, TypeAlias
 
 from fencepost.errors import Malformed
 from fencepost.kernel import room as uninitialized
-from fencepost.server.net.receive_buffer import ReceiveBuffers
 from fencepost.server.net.request_memory import SMALL, Pool, RequestMemory, Waiter
 from fencepost.server.net.router import Api
+
+
+class ReceiveBuffers(threading.local):
+    """The buffer that the connections of one loop receive into, one per thread, made at its first use.
+
+    On Linux and macOS the loop gets, fills and hands over the buffer in one step, so its connections can share one.
+    Loops in other threads need their own: uvloop reads sockets without the GIL, and two servers in one process would
+    overwrite each other's requests.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._shared = memoryview(bytearray(size))
+
+    def for_connection(self) -> memoryview:
+        """Return the buffer for a connection of this thread's loop. On Windows each connection has its own."""
+        return memoryview(bytearray(self._size)) if sys.platform == "win32" else self._shared
+
 
 _LENGTH: Final = Struct(">i")
 _HEAD: Final = Struct(">ih")

@@ -21,7 +21,7 @@ from fencepost.core.security.certificate_name import PrincipalRules, subject_of
 from fencepost.core.security.principal import USER, Principal
 from fencepost.errors import ConfigError, FencepostError
 from fencepost.server.config.listener import ListenerConfig, WrongSetting
-from fencepost.server.net.receive_buffer import ReceiveBuffers
+from fencepost.server.net.receiving import ReceiveBuffers
 
 if TYPE_CHECKING:
     from fencepost.server.net.connection import Connection

@@ -32,6 +32,17 @@ _ON_THE_LOOP_BYTES: Final = 16 * 1024
 """Requests up to this size are decoded on the loop: the worst of them take a few milliseconds."""
 _ON_THE_LOOP_ELEMENTS: Final = 1000
 """Answers with up to this number of elements are encoded on the loop."""
+BYTES_PER_TURN: Final = 512 * 1024
+"""Bytes of requests that one connection handles before it yields: about half a millisecond of work, and the time that
+it takes to read them."""
+_MIN_REQUEST_BYTES: Final = 2 * 1024
+"""Minimum that a request counts, because hundreds of small requests take time too."""
+SECONDS_PER_TURN: Final = 0.0004
+"""Time that one connection handles requests before it yields. A shorter one is not felt beside a flood, and costs CPU:
+every turn is one more round of the loop."""
+_PAUSE: Final = 0.0002
+"""A connection that has had nothing to do for so long begins to count its time anew. It goes on counting bytes: the
+next request may have been large and slow to read."""
 _MOST_ELEMENTS: Final = 1_000_000
 """Maximum number of elements of an answer: about 100 MB, the most that clients accept."""
 
@@ -53,6 +64,51 @@ class Turns:
         if perf_counter() - self._began > _SECONDS:
             await asyncio.sleep(0)
             self._began = perf_counter()
+
+
+class ConnectionTurn:
+    """The bytes that one connection has handled, and the time it took, since it last yielded. Every turn handles at
+    least one request, so that nobody starves."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._bytes = 0
+        self._seconds = 0.0
+        """Time spent before `_began`."""
+        self._began = self._rested = 0.0
+        """When it last began to work, and when it last ran out of work."""
+
+    def work(self) -> None:
+        """Begin to count time."""
+        self._began = self._monotonic()
+        if self._began - self._rested > _PAUSE:
+            # Otherwise many single requests would add up to a turn, and a client that waits for each answer before it
+            # sends the next request would yield to a flood.
+            self._seconds = 0.0
+
+    def rest(self) -> None:
+        """Stop counting time, with nothing left to do at the moment."""
+        self._rested = self._monotonic()
+        self._seconds += self._rested - self._began
+
+    def count(self, size: int) -> None:
+        """Count a request."""
+        self._bytes += max(size, _MIN_REQUEST_BYTES)
+
+    def is_over(self) -> bool:
+        """Tell if the connection must yield before it handles another request."""
+        # Without a request it is not, however long ago the turn began: the machine may have stood still.
+        return self._bytes >= BYTES_PER_TURN or (self._bytes > 0 and self.is_long())
+
+    def is_long(self) -> bool:
+        """Tell if others should have their turn now, also within a request that can pause."""
+        return self._seconds + self._monotonic() - self._began > SECONDS_PER_TURN
+
+    def begin(self) -> None:
+        """Begin another turn."""
+        self._bytes = 0
+        self._seconds = 0.0
+        self._began = self._monotonic()
 
 
 class SharedTurns:

@@ -1,4 +1,4 @@
-"""A server as a child process. It reads its settings as one line of JSON from standard input and writes "ready" and
+"""A server as a child process. It reads its settings as one line from standard input and writes "ready" and
 its addresses and data directory, as JSON, to standard output.
 
 It ends with its parent: when standard input closes, it drains and stops.
@@ -6,20 +6,22 @@ It ends with its parent: when standard input closes, it drains and stops.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
+import pickle
 import signal
 import sys
 import threading
 
 from fencepost.errors import FencepostError
 from fencepost.server.process.reporting import report_to_stderr
-from fencepost.server.server import Ready, parse_config, run
+from fencepost.server.server import Ready, ServerConfig, run
 
 
 def main() -> int:
-    config = parse_config(sys.stdin.readline())
+    config: ServerConfig = pickle.loads(base64.b64decode(sys.stdin.readline()))  # noqa: S301 - from our parent
 
     def end_with_parent() -> None:
         sys.stdin.read()

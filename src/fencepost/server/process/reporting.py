@@ -47,32 +47,20 @@ _KEPT_LINES: Final = 500
 """The last lines stay in memory, for `fencepost debug bundle`."""
 _LONGEST: Final = 2000
 """Characters of a line, its traceback included."""
-
-
-class LastLines:
-    """A bounded list; the oldest line makes way."""
-
-    def __init__(self) -> None:
-        # Appending and copying are one step each under the interpreter's lock: no other lock is needed.
-        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
-
-    def add(self, formatter: logging.Formatter, record: logging.LogRecord) -> None:
-        self._lines.append(formatter.format(record)[:_LONGEST])
-
-    def text(self) -> str:
-        """Return the lines without secrets. Line by line: while a pattern is matched, no other thread can run."""
-        return "".join([f"{scrub(line)}\n" for line in list(self._lines)])
-
-
-LAST_LINES: Final = LastLines()
+_last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
 """Of this process; empty unless the process is a server and nothing else (`report_to_stderr`)."""
+
+
+def last_lines() -> str:
+    """Return the last lines without secrets. Line by line: while a pattern is matched, no other thread can run."""
+    return "".join([f"{scrub(line)}\n" for line in list(_last_lines)])
 
 
 def report_to_stderr(level: int, *, as_json: bool = False) -> None:
     """Log to stderr from `level` on; only for a process that is a server and nothing else."""
     target = logging.StreamHandler()
     target.setFormatter(JsonLines() if as_json else logging.Formatter(FORMAT))
-    logging.basicConfig(level=level, handlers=[Reporter(target, last=LAST_LINES)])
+    logging.basicConfig(level=level, handlers=[Reporter(target)])
     if as_json:  # as text, `serve` prints them on stdout
         logging.getLogger(_LIFE).setLevel(logging.INFO)
 
@@ -104,16 +92,9 @@ class _Kind(NamedTuple):
 class Reporter(logging.Handler):
     """A log handler that passes lines to `target` in a thread."""
 
-    def __init__(
-        self,
-        target: logging.Handler,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-        last: LastLines | None = None,
-    ) -> None:
+    def __init__(self, target: logging.Handler, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._target = target
-        self._last = last
         self._monotonic = monotonic
         self._repeats = Repeats[_Kind](FIRST_LINES, _PERIOD_SECONDS)  # guarded by the handler's lock
         self._lines = LineThread[logging.LogRecord]("fencepost-report", self._write, self._summarize, most=_MOST_LINES)
@@ -125,8 +106,7 @@ class Reporter(logging.Handler):
         event = EVENTS.get(str(record.msg), OTHER_EVENT)
         record.__dict__.update(event=event.name, event_fields=fields_of(event, record.args))
         record.msg, record.args = record.getMessage().translate(_CONTROL), None
-        if self._last is not None:
-            self._last.add(self._target.formatter or logging.Formatter(FORMAT), record)
+        _last_lines.append((self._target.formatter or logging.Formatter(FORMAT)).format(record)[:_LONGEST])
         self._lines.put(record)
 
     def close(self) -> None:

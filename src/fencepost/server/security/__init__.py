@@ -8,6 +8,5 @@ users.py        the users' credentials in the store
 authorizer.py   the ACLs in the store, and the decisions
 quotas.py       the quotas in the store, and what clients have used of them
 audit.py        the audit log: a bounded queue and a thread
-audit_file.py   its file
-audit_topic.py  its topic
+audit_places.py its file and its topic
 """

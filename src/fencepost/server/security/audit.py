@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fencepost.clock import Clock
 from fencepost.core.own.ownership import OwnedResource
@@ -22,6 +22,7 @@ from fencepost.core.security.acls import CLUSTER_NAME, Operation, ResourceType
 from fencepost.core.security.audit_events import NOTHING, SERVER, Actor, AuditTarget, Event, line
 from fencepost.server.config.addresses import one_client
 from fencepost.server.process.line_thread import LineThread
+from fencepost.server.security.audit_places import AuditPlace
 from fencepost.types import Milliseconds
 
 if TYPE_CHECKING:
@@ -49,16 +50,6 @@ _MOST_NAMES_LATER: Final = 20
 _RETRY_SECONDS: Final = 1.0
 _CLOSE_SECONDS: Final = 5.0
 _ONCE: Final[tuple[Mapping[str, Any], ...]] = ({},)
-
-
-class AuditPlace(Protocol):
-    """A place for the lines: a file or a topic. Only the audit thread writes."""
-
-    def write(self, lines: list[bytes]) -> None:
-        """Write the lines, and remove from the list those that are written, also if FencepostError ends it. The next
-        call has the rest of the list, and may have more lines behind it."""
-
-    def close(self) -> None: ...
 
 
 class _Entry(NamedTuple):

@@ -2,9 +2,8 @@
 
 fencepost.lock      locked while a server uses the directory
 meta.sqlite         topics, configs, committed offsets, pid blocks, the format version
-control.sock        the socket on which programs of this user ask for a backup
+control.sock        the socket on which programs of this user ask for a backup or a reload
 pinned/ID/          links to the files of a moment, while a backup copies them
-reload.json         whether the server can reload its configuration, and the outcome of the last reload
 reserve             a file that is deleted when the disk is full, so that cleanup has room to start
 logs/NAME.ID/P/     segments of partition P; the id distinguishes a recreated topic from the deleted one
 """

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_SWEEPS: Final = 12
+COMPACTION_KEYS: Final = 200_000
+"""Keys that compaction holds in memory, at under 200 bytes each; more keys take more passes."""
 _COMPACTION_SECONDS: Final = 15.0
 """Compaction looks at least so often what is due, as Kafka's cleaner does: `max.compaction.lag.ms` may be short."""
 
@@ -124,7 +126,7 @@ class Housekeeping:
         log, now = partition.log, self._broker.clock.now_ms()
         if log is None or partition.topic.deleted or not (begun or log.wants_compaction(now)):
             return True
-        job = log.compaction(now, max_keys=self._broker.config.compaction_keys)
+        job = log.compaction(now, max_keys=COMPACTION_KEYS)
         if job is None:
             return True
         in_thread = asyncio.get_running_loop().run_in_executor

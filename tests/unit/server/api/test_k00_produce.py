@@ -13,9 +13,8 @@ from fencepost.core.own.ownership import RESET, ClaimedResource
 from fencepost.core.transactions import NOBODY
 from fencepost.errors import ErrorCode
 from fencepost.kernel import encode_batch
-from fencepost.server.api import APIS, k00_produce
+from fencepost.server.api import APIS
 from fencepost.server.coordinators.guards import StaleRequest
-from fencepost.server.net import turns
 from fencepost.server.net.connection import Connection
 from fencepost.server.net.router import Answer, ApiRequest, Deferred
 from fencepost.types import TopicPartition
@@ -43,8 +42,12 @@ class Bed(BrokerBed):
     def __init__(self, data: Path, sync: Literal["os", "always"] = "os") -> None:
         (data / "logs").mkdir()
         super().__init__(data, sync=sync)
-        self.others_wait = True
-        self._listener.bystanders.any_ready = lambda own: self.others_wait  # type: ignore[method-assign]
+
+    def connect(self) -> Connection:
+        """Return a connection whose turn is over after each batch."""
+        connection = super().connect()
+        connection.turn.is_long = lambda: True  # type: ignore[method-assign]
+        return connection
 
     async def open(self) -> None:
         for index in range(PARTITIONS):
@@ -102,12 +105,6 @@ def run(data: Path, test: Test, sync: Literal["os", "always"] = "os", guard: str
     run_with(lambda: Bed(data, sync), test, PARTITIONS, configs)
 
 
-def pause_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handle every request in pieces like a very large one, and pause after each batch."""
-    monkeypatch.setattr(k00_produce, "_MUCH", 1)
-    monkeypatch.setattr(turns, "_SECONDS", -1.0)
-
-
 async def outcome(answer: Answer | Awaitable[Answer], version: int = VERSION) -> list[ProducedPartition]:
     if isinstance(answer, Awaitable):
         answer = await answer
@@ -134,20 +131,12 @@ def test_others_go_ahead_between_two_large_batches(tmp_path: Path, sync: Literal
     run(tmp_path, test, sync)
 
 
-def test_a_request_is_handled_in_one_piece_if_nobody_waits(tmp_path: Path) -> None:
+def test_a_request_that_takes_a_short_time_is_handled_in_one_piece(tmp_path: Path) -> None:
     async def test(bed: Bed) -> None:
         await bed.open()
-        bed.others_wait = False
-        assert isinstance(bed.produce(bed.connect()), list)
-        assert bed.ends() == [1] * PARTITIONS
-
-    run(tmp_path, test)
-
-
-def test_small_batches_are_appended_in_one_piece(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
-        await bed.open()
-        assert isinstance(bed.produce(bed.connect(), b"small"), list)
+        connection = bed.connect()
+        del connection.turn.is_long
+        assert isinstance(bed.produce(connection), list)
         assert bed.ends() == [1] * PARTITIONS
 
     run(tmp_path, test)
@@ -190,13 +179,7 @@ def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(t
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("in_pieces", [False, True])
-def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pieces: bool
-) -> None:
-    if in_pieces:
-        pause_often(monkeypatch)
-
+def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(tmp_path: Path) -> None:
     async def test(bed: Bed) -> None:
         await bed.open()
         old, new, transactions = bed.connect(), bed.connect(), bed.broker.transactions
@@ -217,13 +200,8 @@ def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(
     run(tmp_path, test)
 
 
-@pytest.mark.parametrize("in_pieces", [False, True])
-def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pieces: bool
-) -> None:
+def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(tmp_path: Path) -> None:
     """The client has named the topic by its id, so it does not mean the new one."""
-    if in_pieces:
-        pause_often(monkeypatch)
 
     async def test(bed: Bed) -> None:
         await bed.open()
@@ -238,20 +216,5 @@ def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(
         produced = await outcome(rest, VERSION_WITH_IDS)
         assert [part.error_code for part in produced[1:]] == [unknown] * (PARTITIONS - 1)
         assert bed.appended() == [0] * PARTITIONS
-
-    run(tmp_path, test)
-
-
-def test_others_go_ahead_within_a_request_that_is_handled_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(k00_produce, "_MUCH", 1)
-
-    async def test(bed: Bed) -> None:
-        await bed.open()
-        rest = Rest(bed.produce(bed.connect()))
-        assert bed.appended() == bed.ends() == [1, 0, 0, 0]
-        assert [part.error_code for part in await outcome(rest)] == [0] * PARTITIONS
-        assert bed.ends() == [1] * PARTITIONS
 
     run(tmp_path, test)

@@ -98,39 +98,3 @@ def test_space_that_is_missing_is_known_before_the_first_byte(source: Path, monk
     with pytest.raises(OSError, match="No space left"):
         Copier(disk, ignore).copy(source, source.with_name("target"), 2 * CHUNK)
     assert disk.direct == []
-
-
-class ReadOnlyDisk(OsFiles):
-    """A disk that takes no bytes."""
-
-    def write(self, fd: int, data: Buffer, position: int) -> int:
-        raise AssertionError("a clone writes nothing")
-
-
-def test_a_clone_copies_no_bytes_and_is_verified(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call is played here: few file systems have it."""
-
-    def clone(target: int, request: int, other: int) -> int:
-        assert request == 0x40049409
-        data = os.pread(other, 1 << 30, 0)
-        return os.pwrite(target, data, 0) and 0
-
-    monkeypatch.setattr("fcntl.ioctl", clone)
-    target = source.with_name("target")
-    done: list[int] = []
-    checksum = Copier(ReadOnlyDisk(), done.append).clone_or_copy(source, target, CHUNK + 1)
-    assert target.read_bytes() == source.read_bytes()[: CHUNK + 1]
-    assert checksum == crc32c(source.read_bytes()[: CHUNK + 1])
-    assert sum(done) == CHUNK + 1
-
-
-def test_what_cannot_be_cloned_is_copied(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> int:
-        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
-
-    monkeypatch.setattr("fcntl.ioctl", refuse)
-    target = source.with_name("target")
-    done: list[int] = []
-    Copier(DirectFiles(), done.append).clone_or_copy(source, target, CHUNK + 1)
-    assert target.read_bytes() == source.read_bytes()[: CHUNK + 1]
-    assert sum(done) == CHUNK + 1

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fencepost.server.config.listener import ListenerConfig
-from fencepost.server.config.loading import Sources, WrongConfiguration
+from fencepost.server.config.loading import Sources, WrongConfiguration, name_lines
 from fencepost.server.config.settings import ServerConfig, file_name
-from fencepost.server.config.toml_lines import name_lines
-from fencepost.server.server import parse_config, repr_config
 
 pytestmark = pytest.mark.unit
 
@@ -243,10 +240,3 @@ d.e = { f = 1 }
         ("t", "d", "e"): 11,
         ("t", "d", "e", "f"): 11,
     }
-
-
-def test_a_child_process_gets_the_same_settings() -> None:
-    listeners = (ListenerConfig(name="a", address="127.0.0.1:0"), ListenerConfig(name="b", address="[::1]:0"))
-    config = ServerConfig(data=Path("x"), listeners=listeners, max_groups=7)
-    assert parse_config(repr_config(config)) == config
-    assert not re.search(r"\n", repr_config(config))

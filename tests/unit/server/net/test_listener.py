@@ -15,7 +15,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.config.listener import ListenerConfig
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.connection import _UNREAD_SECONDS, Connection
-from fencepost.server.net.listener import Listener
+from fencepost.server.net.listener import STALLED_SECONDS, Listener
 from fencepost.server.net.receiving import _FRAME_SECONDS
 from fencepost.server.net.session import Session
 from tests.support.clock import HandWoundClock
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.unit
 SIZE = 1_000_000
 """Size of a frame that fills the memory for small requests."""
 MEMORY = 2 * SIZE
-GRACE = 10.0
+GRACE = STALLED_SECONDS
 PRODUCE = 0
 
 
@@ -54,7 +54,7 @@ class Peer:
 
     @property
     def waits_for_memory(self) -> bool:
-        return self._connection.waiting_for_memory
+        return self._connection._receiver.waits
 
     def abort(self) -> None:
         self.is_closed = True
@@ -82,7 +82,7 @@ def clock() -> HandWoundClock:
 
 @pytest.fixture
 def listener(tmp_path: Path, clock: HandWoundClock) -> Iterator[Listener]:
-    config = ServerConfig(data=tmp_path, request_memory=MEMORY, stalled_frame_ms=int(GRACE * 1000))
+    config = ServerConfig(data=tmp_path, request_memory=MEMORY)
     broker = Broker(config, clock=clock)
     yield Listener(broker)
     asyncio.run(broker.close())

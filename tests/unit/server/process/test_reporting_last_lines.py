@@ -6,14 +6,13 @@ import logging
 
 import pytest
 
-from fencepost.server.process.reporting import LastLines, Reporter
+from fencepost.server.process.reporting import Reporter, last_lines
 
 pytestmark = pytest.mark.unit
 
 
 def test_only_the_last_lines_are_kept_and_none_has_a_secret() -> None:
-    last = LastLines()
-    reporter = Reporter(logging.NullHandler(), last=last)
+    reporter = Reporter(logging.NullHandler())
     try:
         for number in range(2000):
             line = logging.LogRecord("fencepost", logging.WARNING, "", 0, f"line {number}", None, None)
@@ -23,7 +22,7 @@ def test_only_the_last_lines_are_kept_and_none_has_a_secret() -> None:
         reporter.handle(logging.LogRecord("fencepost", logging.WARNING, "", 0, "x" * 10_000, None, None))
     finally:
         reporter.close()
-    lines = last.text().splitlines()
+    lines = last_lines().splitlines()
     assert len(lines) == 500
     assert "line 1999" in lines[-3]
     assert lines[-2].endswith("client a said password=[left out] more")

@@ -19,6 +19,7 @@ from fencepost.errors import StorageError
 from fencepost.server.process import line_thread
 from fencepost.server.security import audit as audit_module
 from fencepost.server.security.audit import _MOST_ABORTS, _MOST_EVENTS, _MOST_TAKEOVERS, Audit
+from fencepost.server.security.audit_places import AuditPlace
 from fencepost.types import Generation
 from tests.support.clock import HandWoundClock
 
@@ -30,10 +31,11 @@ COMMON = [
 ]  # fmt: skip
 
 
-class Memory:
+class Memory(AuditPlace):
     """A place for lines; it blocks or fails while a test wants that."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.opens = threading.Event()
         self.opens.set()
         self.entered = threading.Event()
@@ -42,7 +44,7 @@ class Memory:
         self.lines: list[bytes] = []
         self.closed = False
 
-    def write(self, lines: list[bytes]) -> None:
+    def _append(self, lines: list[bytes]) -> None:
         self.entered.set()
         self.opens.wait()
         if self.failures:
@@ -50,7 +52,6 @@ class Memory:
             raise StorageError("the disk is full")
         with self.written:
             self.lines += lines
-            lines.clear()
             self.written.notify_all()
 
     def await_lines(self, count: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.server.net.pending import PendingConnections
+from fencepost.server.net.limits import PendingConnections
 
 pytestmark = pytest.mark.unit
 

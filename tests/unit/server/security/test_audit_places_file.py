@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.server.security.audit_file import AuditFile
+from fencepost.server.security.audit_places import AuditFile
 
 pytestmark = pytest.mark.unit
 

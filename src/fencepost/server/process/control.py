@@ -1,12 +1,14 @@
-"""The control socket of a server: how a program on the same machine, of the same user, asks for a backup.
+"""The control socket of a server: how a program on the same machine, of the same user, asks for something.
 
 The socket `control.sock` lies in the data directory, with access for its owner alone: who can read the files of the
-server may ask it to keep them still, so no login is needed. A client sends a line and reads a line, both JSON:
+server may ask it to keep them still, or to read its configuration again, so no login is needed. A client sends a line
+and reads a line, both JSON:
 
+    {"ask": "reload"}   {"applied": …, "needs_restart": …, "mistakes": …}, or {"error": TEXT}
     {"ask": "pin"}      {"folder": NAME}, or {"error": TEXT}
 
-NAME is a folder in `pinned`. It is not a path, because the server may know its data directory by another one: in a
-container, for example.
+A pin is for a backup. NAME is a folder in `pinned`. It is not a path, because the server may know its data directory by
+another one: in a container, for example.
 
 The pin is removed when the connection ends, also if the client is killed. A client whose backup is whole says so
 before, with the line `done`: `/metrics` tells when that was last. While the client copies, it sends empty lines
@@ -24,6 +26,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +56,7 @@ class Control:
     """The socket, for as long as the server runs."""
 
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._pins = Pins(broker)
         self._path = broker.directory.path / NAME
         self._server: asyncio.Server | None = None
@@ -95,13 +99,18 @@ class Control:
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         folder: Path | None = None
         try:
-            answer: dict[str, str]
+            answer: dict[str, Any]
             try:
                 request = json.loads(await reader.readline() or b"{}")
-                if not isinstance(request, dict) or request.get("ask") != "pin":
+                if request == {"ask": "pin"}:
+                    folder = await self._pins.take()
+                    answer = {"folder": folder.name}
+                elif request != {"ask": "reload"}:
                     raise StorageError(f"this server does not know the request {request!r}")
-                folder = await self._pins.take()
-                answer = {"folder": folder.name}
+                elif self._broker.reload is None:
+                    raise StorageError("the server was started without --config: restart it")
+                else:
+                    answer = asdict(await self._broker.reload())
             except (FencepostError, ValueError) as error:
                 answer = {"error": str(error)}
             writer.write(json.dumps(answer).encode() + b"\n")
@@ -136,28 +145,34 @@ async def ended(reader: asyncio.StreamReader, silence: float, done: Callable[[],
             return False
 
 
+def ask(data: Path, what: str) -> tuple[socket.socket, dict[str, Any]]:
+    """Ask the server of this data directory. Return its answer, and the connection, for the caller to close."""
+    asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        asking.settimeout(_ANSWER_SECONDS)
+        with _address(data / NAME) as address:
+            asking.connect(address)
+        asking.sendall(json.dumps({"ask": what}).encode() + b"\n")
+        with asking.makefile("rb") as lines:
+            answer: dict[str, Any] = json.loads(lines.readline() or b"{}")
+    except (OSError, ValueError) as error:
+        asking.close()
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(
+            f"the process that uses {data} does not answer on {NAME} ({reason}): a server that is starting answers "
+            "in a moment; for another command, like `fencepost check`, wait until it has ended"
+        ) from error
+    if not answer or "error" in answer:
+        asking.close()
+        raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
+    return asking, answer
+
+
 class PinnedServer:
     """A pin that this process has asked a running server for. The server removes it after `close`."""
 
     def __init__(self, data: Path) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self._socket.settimeout(_ANSWER_SECONDS)
-            with _address(data / NAME) as address:
-                self._socket.connect(address)
-            self._socket.sendall(json.dumps({"ask": "pin"}).encode() + b"\n")
-            with self._socket.makefile("rb") as lines:
-                answer: dict[str, Any] = json.loads(lines.readline() or b"{}")
-        except (OSError, ValueError) as error:
-            self._socket.close()
-            reason = getattr(error, "strerror", None) or error
-            raise StorageError(
-                f"the process that uses {data} does not answer on {NAME} ({reason}): a server that is starting answers "
-                "in a moment; for another command, like `fencepost check`, wait until it has ended"
-            ) from error
-        if "folder" not in answer:
-            self._socket.close()
-            raise StorageError(str(answer.get("error") or f"the server of {data} has ended"))
+        self._socket, answer = ask(data, "pin")
         self.folder = data / FOLDER / answer["folder"]
         self._socket.setblocking(False)
         self._signed = time.monotonic()

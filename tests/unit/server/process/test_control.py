@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencepost.server.backup import control
+from fencepost.server.process import control
 
 pytestmark = pytest.mark.unit
 

@@ -13,9 +13,8 @@ import pytest
 from fencepost.core.producers.dedup import Accept
 from fencepost.errors import StorageError
 from fencepost.kernel import decode_batch
-from fencepost.server.broker import audit_places
-from fencepost.server.security import audit_topic
-from fencepost.server.security.audit_topic import AuditTopic
+from fencepost.server.security import audit_places as audit_places_module
+from fencepost.server.security.audit_places import AuditTopic, audit_places
 from tests.support.clock import HandWoundClock
 
 pytestmark = pytest.mark.unit
@@ -94,8 +93,8 @@ def topic(loop: asyncio.AbstractEventLoop, partition: SlowPartition) -> AuditTop
 def test_a_slow_sync_does_not_append_the_lines_again(
     topic: AuditTopic, partition: SlowPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_topic, "_SECONDS", 0.05)
-    monkeypatch.setattr(audit_topic, "_MORE_SECONDS", 0.05, raising=False)
+    monkeypatch.setattr(audit_places_module, "_SECONDS", 0.05)
+    monkeypatch.setattr(audit_places_module, "_MORE_SECONDS", 0.05, raising=False)
     partition.is_slow = True
     lines = [b"one\n"]
     for more in (b"two\n", b"three\n"):
@@ -103,8 +102,8 @@ def test_a_slow_sync_does_not_append_the_lines_again(
             topic.write(lines)
         lines.append(more)
     partition.sync()
-    monkeypatch.setattr(audit_topic, "_SECONDS", 60)
-    monkeypatch.setattr(audit_topic, "_MORE_SECONDS", 60, raising=False)
+    monkeypatch.setattr(audit_places_module, "_SECONDS", 60)
+    monkeypatch.setattr(audit_places_module, "_MORE_SECONDS", 60, raising=False)
     topic.write(lines)
     assert lines == []
     assert partition.batches == [[b"one"], [b"two", b"three"]]

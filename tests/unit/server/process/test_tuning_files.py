@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fencepost.server.process.descriptors import most_segment_files
+from fencepost.server.process.tuning import most_segment_files
 
 pytestmark = pytest.mark.unit
 
@@ -15,7 +15,7 @@ resource = pytest.importorskip("resource")
 
 _PROGRAM = """
 import resource
-from fencepost.server.process.descriptors import allow_many_files, most_segment_files
+from fencepost.server.process.tuning import allow_many_files, most_segment_files
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
 before = most_segment_files(10_000)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fencepost.server.net.receive_buffer import ReceiveBuffers
+from fencepost.server.net.receiving import ReceiveBuffers
 
 pytestmark = pytest.mark.unit
 
