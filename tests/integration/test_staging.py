@@ -14,12 +14,11 @@ from fencepost import Admin
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
 from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, ends_of, open_stage
 from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
-from fencepost.core.micro_batch.staging import Staged, ends_of
 from fencepost.kernel import decode_batch, encode_batch, read_header
 from fencepost.spark.freeze import Frozen, compare
 from fencepost.spark.stage import Carried, StageWriter, carried, contents
@@ -57,14 +56,14 @@ def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: Te
     places = [each.content for each in found if isinstance(each.content, Staged)]
     assert len(places) == len(given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
-        assert len(admin.describe_topic(TOPIC_PREFIX + name).partitions) == 4
+        assert len(admin.describe_topic(STAGE_TOPIC_PREFIX + name).partitions) == 4
         entries = [each.entry for each in found]
-        read = contents(routes, TOPIC_PREFIX + name, entries, [each.content for each in found])
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, entries, [each.content for each in found])
         for batch, entry, content in zip(given, entries, read, strict=True):
             compare(batch.where, entry, entry, content)
             assert content == batch.payload
         clear_stage(admin, name, ends_of(places))
-        assert admin.earliest(TOPIC_PREFIX + name) == admin.latest(TOPIC_PREFIX + name)
+        assert admin.earliest(STAGE_TOPIC_PREFIX + name) == admin.latest(STAGE_TOPIC_PREFIX + name)
 
 
 def test_the_commit_fetches_little_more_than_what_it_reads_from_the_stage(server: TestedServer, name: str) -> None:
@@ -73,8 +72,8 @@ def test_the_commit_fetches_little_more_than_what_it_reads_from_the_stage(server
     staged(server, name, given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
         fetched = 0
-        for partition, end in admin.latest(TOPIC_PREFIX + name).items():
-            for batches in fetch(routes, Range(TOPIC_PREFIX + name, partition, 0, end)):
+        for partition, end in admin.latest(STAGE_TOPIC_PREFIX + name).items():
+            for batches in fetch(routes, Range(STAGE_TOPIC_PREFIX + name, partition, 0, end)):
                 fetched += sum(batch.header.size * batch.header.count for batch in batches)
     assert fetched < 1.5 * sum(batch.size for batch in given)
 
@@ -90,7 +89,7 @@ def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedSer
         (found,) = stage.finish()
     assert isinstance(found.content, Staged)
     with Routes(settings) as routes:
-        assert list(contents(routes, TOPIC_PREFIX + name, [found.entry], [found.content])) == [batch.payload]
+        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, [found.entry], [found.content])) == [batch.payload]
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 2**31 - 100])
@@ -115,12 +114,14 @@ def test_a_task_does_not_hold_what_the_stage_has_not_taken_yet(server: TestedSer
 
 def test_a_batch_too_large_for_the_users_own_stage_travels_in_the_message(server: TestedServer, name: str) -> None:
     with Admin(server.address) as admin:
-        admin.create_topic(TOPIC_PREFIX + name, 1, configs={"max.message.bytes": "100000"})
+        admin.create_topic(STAGE_TOPIC_PREFIX + name, 1, configs={"max.message.bytes": "100000"})
     given = [frozen(number, size) for number, size in enumerate([5_000, 99_990, 50_000, LARGEST, 40_000, 50_000])]
     found = staged(server, name, given)
     assert [isinstance(each.content, Staged) for each in found] == [True, False, True, False, True, True]
     with Routes(ClientSettings.of(server.address)) as routes:
-        read = contents(routes, TOPIC_PREFIX + name, [each.entry for each in found], [each.content for each in found])
+        read = contents(
+            routes, STAGE_TOPIC_PREFIX + name, [each.entry for each in found], [each.content for each in found]
+        )
         assert list(read) == [batch.payload for batch in given]
 
 
@@ -139,9 +140,9 @@ def test_a_job_deletes_its_stage_once_it_is_written(server: TestedServer, name: 
         options = {"kafka.bootstrap.servers": server.address, "topic": name, "job": name}
         for _ in range(2):  # the second time it is skipped
             rows = rows_for(name, staged(server, f"job.{name}", [frozen(number, 900) for number in range(5)]))
-            assert TOPIC_PREFIX + f"job.{name}" in names(admin)
+            assert STAGE_TOPIC_PREFIX + f"job.{name}" in names(admin)
             batch_writer(options, VALUES, overwrite=False).commit([FrozenRows("", "", 0, 7, rows)])
-            assert TOPIC_PREFIX + f"job.{name}" not in names(admin)
+            assert STAGE_TOPIC_PREFIX + f"job.{name}" not in names(admin)
             assert len(committed_values(server.address, name)) == 5
 
 

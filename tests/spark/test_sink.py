@@ -16,7 +16,7 @@ import fencepost.spark
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import ProgressTopic
+from fencepost.client.micro_batch.topics import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support import spark_writing
 from tests.support.committed import committed, committed_values

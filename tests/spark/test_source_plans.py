@@ -20,8 +20,8 @@ from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.errors import ConfigError, FencepostError, ServerError
 from fencepost.kernel import decode_batch
 from fencepost.spark import offsets
+from fencepost.spark.options import parse_source
 from fencepost.spark.source import RememberingStreamReader, StreamReader
-from fencepost.spark.source_options import parse
 from tests.spark.test_source import NOW, fill
 
 pytestmark = pytest.mark.integration
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.integration
 
 def reader(servers: str, **options: str) -> StreamReader:
     given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
-    parsed = parse({key.lower(): value for key, value in given.items()}, streaming=True)
+    parsed = parse_source({key.lower(): value for key, value in given.items()}, streaming=True)
     return StreamReader(dataclasses.replace(parsed, columns=("value",)))
 
 
 def remembering(servers: str, **options: str) -> RememberingStreamReader:
     """The reader for Spark 4.0 and 4.1. `make matrix` runs it there; here a test makes their calls in their order."""
     given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
-    return RememberingStreamReader(parse({key.lower(): value for key, value in given.items()}, streaming=True))
+    return RememberingStreamReader(parse_source({key.lower(): value for key, value in given.items()}, streaming=True))
 
 
 def place(stored: dict[str, Any]) -> dict[str, dict[int, int]]:

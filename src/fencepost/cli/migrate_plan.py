@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from fencepost.client.admin.results import ClientQuotas, NewTopic
 from fencepost.client.admin_client import Admin
-from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX as SINKS
 from fencepost.core.migration import OffsetTransfer, transfer
 from fencepost.core.quotas.entities import describe_entity, entity_of
 from fencepost.core.rows import GroupOffset, GroupSummary

@@ -18,7 +18,7 @@ from fencepost.demo.narrator import Narrator
 from fencepost.demo.orders import PARTITIONS
 from fencepost.demo.timeline import Interval, Timeline
 from fencepost.errors import FencepostError
-from fencepost.spark import java
+from fencepost.spark import workers
 
 TARGET: Final = "orders-enriched"
 MICRO_BATCHES: Final = 8
@@ -29,10 +29,10 @@ def what_is_missing() -> str | None:
     """Return how to install what this part needs; None if nothing is missing."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return "pip install 'fencepost[spark]'"
-    found = java.find()
+    found = workers.find_java()
     if found is None:
-        return java.ADVICE
-    return None if found.new_enough else f"Java {found.version} is too old: {java.ADVICE}"
+        return workers.JAVA_ADVICE
+    return None if found.new_enough else f"Java {found.version} is too old: {workers.JAVA_ADVICE}"
 
 
 class Journal:

@@ -34,9 +34,8 @@ from fencepost.client.transactions.shared_writer import LeaderChannels, Partitio
 from fencepost.core.micro_batch.protocol import FrozenContent, Progress, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
-from fencepost.spark.columns import refuse_connect
 from fencepost.spark.publish import PublishedPartition, failed, raise_failed
-from fencepost.spark.workers import known_cores
+from fencepost.spark.workers import known_cores, refuse_connect
 from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:

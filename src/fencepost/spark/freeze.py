@@ -23,8 +23,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.topics import Staged
 from fencepost.core.micro_batch.protocol import Poisoned
-from fencepost.core.micro_batch.staging import Staged
 from fencepost.errors import FencepostError, RecordTooLarge
 from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds

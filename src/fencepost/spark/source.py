@@ -28,15 +28,14 @@ from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.micro_batch import progress_topic, stage_topic
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.read.ranges import DataLost, Range, fetch
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
-from fencepost.spark import arrow, offsets
-from fencepost.spark.columns import is_connect
-from fencepost.spark.shipping import Shipped
-from fencepost.spark.source_options import Offsets, SourceOptions, parse
-from fencepost.spark.workers import use_this_python
+from fencepost.spark import columns, offsets
+from fencepost.spark.options import Offsets, SourceOptions, parse_source
+from fencepost.spark.workers import Shipped, is_connect, use_this_python
 from fencepost.types import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ else:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
-_OUR_TOPICS: Final = (progress_topic.TOPIC_PREFIX, stage_topic.TOPIC_PREFIX, OWNERS_PREFIX)
+_OUR_TOPICS: Final = (PROGRESS_TOPIC_PREFIX, STAGE_TOPIC_PREFIX, OWNERS_PREFIX)
 T = TypeVar("T")
 
 
@@ -108,7 +107,7 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> str:
-        return arrow.schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
+        return columns.source_schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(self._parsed(schema, streaming=False))
@@ -138,10 +137,10 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         """Parse the options. The columns are all of the source's, or those of the user's `schema(…)`."""
         for field in schema.fields:
             kind = field.dataType.simpleString()
-            if arrow.COLUMNS.get(field.name) != kind:
-                known = ", ".join(f"{name} {kind}" for name, kind in arrow.COLUMNS.items())
+            if columns.COLUMNS.get(field.name) != kind:
+                known = ", ".join(f"{name} {kind}" for name, kind in columns.COLUMNS.items())
                 raise ConfigError(f"schema: this source has no column {field.name} {kind}; its columns are {known}")
-        options = parse(dict(self.options), streaming=streaming)
+        options = parse_source(dict(self.options), streaming=streaming)
         return dataclasses.replace(options, columns=tuple(schema.names))
 
 
@@ -264,7 +263,7 @@ def read_range(options: SourceOptions, partition: SourcePartition) -> Iterator[p
         if not strict and is_recreated():
             return
         fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=strict)
-        yield from arrow.rows(wanted, fetched, options.columns, null_times=options.null_times)
+        yield from columns.rows(wanted, fetched, options.columns, null_times=options.null_times)
         if strict and is_recreated():
             raise _recreated(wanted.topic)
 

@@ -1,6 +1,6 @@
 """The way of frozen record batches from a task to the commit: in Spark's commit message, or through the stage topic.
 
-`core/micro_batch/staging.py` has the rules. A task whose batches exceed its share writes all of them to the stage with
+`client/micro_batch/topics.py` has the rules. A task whose batches exceed its share writes all of them to the stage with
 an ordinary idempotent producer. Each record batch is the value of one record, so the server neither decompresses nor
 checks it twice, and its records' times do not decide about retention. The commit reads the values back in the order in
 which it publishes them, a few ahead.
@@ -17,12 +17,11 @@ from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.stage_topic import AROUND, open_stage
 from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.topics import AROUND, Staged, open_stage, partition_for
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket
 from fencepost.client.producer import Producer
 from fencepost.client.read.picked import Picked, fetch_values
-from fencepost.core.micro_batch.staging import Staged, partition_for
 from fencepost.errors import FencepostError
 from fencepost.kernel import Buffer
 from fencepost.spark.freeze import Frozen, ManifestEntry

@@ -25,10 +25,9 @@ from zlib import crc32
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from fencepost.client.micro_batch import stage_topic
 from fencepost.client.micro_batch.runner import Advice, Runner
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
 from fencepost.client.micro_batch.targets import Target, TargetFinder
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, delete_stage, ends_of, share_of
 from fencepost.client.read.ranges import DataLost
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
 from fencepost.core.micro_batch.protocol import (
@@ -41,18 +40,17 @@ from fencepost.core.micro_batch.protocol import (
     Progress,
     topics_text,
 )
-from fencepost.core.micro_batch.staging import Staged, ends_of, share_of
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.kernel import CODECS
 from fencepost.spark import columns
 from fencepost.spark.digest import digest_text
 from fencepost.spark.freeze import Encoder, Encoding, Manifest
+from fencepost.spark.options import WriterOptions, imported, parse_writer
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
-from fencepost.spark.shipping import Shipped
 from fencepost.spark.sink import other_rows_text, report_of
 from fencepost.spark.stage import Carried, StageWriter, carried
-from fencepost.spark.writer_options import WriterOptions, imported, parse
+from fencepost.spark.workers import Shipped
 from fencepost.types import TopicPartition
 
 try:
@@ -81,14 +79,14 @@ ALREADY: Final = "fencepost has the job already:"
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
     """Return the writer of a stream; Spark's output modes all append here, as with its own Kafka sink."""
-    return StreamWriter(parse(options, streaming=True), schema)
+    return StreamWriter(parse_writer(options, streaming=True), schema)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
     """Return the writer of a batch DataFrame."""
     if overwrite:
         raise ConfigError('mode("overwrite"): a log cannot be overwritten; use mode("append")')
-    return BatchWriter(parse(options, streaming=False), schema)
+    return BatchWriter(parse_writer(options, streaming=False), schema)
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class _Writer(Shipped):
         )
 
     def _encoding(self, start: int) -> Encoding:
-        sink = self.options.sink
+        sink, named = self.options.sink, self.options.partitioner
         return Encoding(
             targets=self._targets or {},
             find=None if sink.topic or sink.topics else self._finder.of_rows,
@@ -173,7 +171,7 @@ class _Writer(Shipped):
             level=sink.compression_level,
             batch_bytes=sink.batch_bytes,
             dead_letter=sink.dead_letter,
-            choose=self.options.choose,
+            choose=None if named is None else imported("partitioner", named),
             start=start,
             digest=self._keeps_state,
         )
@@ -209,7 +207,7 @@ class _Writer(Shipped):
 
     def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> BatchOutcome:
         options, sink = self.options, self.options.sink
-        told = options.told()
+        told = imported("onReport", options.on_report) if options.on_report is not None else None
         on_step = imported("onStep", options.on_step) if options.on_step is not None else None
         runner = Runner(
             options.settings,
@@ -230,7 +228,8 @@ class _Writer(Shipped):
         report = report_of(options.name, query, outcome, content.manifest, runner.took)
         logger.info("%s", report)
         try:
-            told(report)
+            if told is not None:
+                told(report)
         except Exception:  # the batch is in the log: a failing callback must not end the query
             logger.exception("sink %s: onReport failed for batch %s; the batch is written", options.name, batch)
         return outcome
@@ -354,7 +353,7 @@ class MessagesContent:
         return ""
 
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
-        stage = TOPIC_PREFIX + self._runner.name
+        stage = STAGE_TOPIC_PREFIX + self._runner.name
         try:
             by_threads(self._runner.routes, transaction, self.manifest, stage=stage)
         except (DataLost, Poisoned, CorruptBatch, UnsupportedFormat) as error:
@@ -369,9 +368,9 @@ class MessagesContent:
         staged = [batch.content for message in self._messages for batch in message.batches]
         ends = ends_of(place for place in staged if isinstance(place, Staged))
         if ends and for_good:
-            stage_topic.delete_stage(self._runner.admin, self._runner.name)
+            delete_stage(self._runner.admin, self._runner.name)
         elif ends:
-            stage_topic.clear_stage(self._runner.admin, self._runner.name, ends)
+            clear_stage(self._runner.admin, self._runner.name, ends)
 
     def records(self) -> Mapping[TopicPartition, int]:
         return self.manifest.records

@@ -12,7 +12,8 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.spark import columns
 from fencepost.spark.freeze import Manifest, ManifestEntry
-from fencepost.spark.sink import DataFrameContent, RowHabits, SinkOptions
+from fencepost.spark.options import SinkOptions
+from fencepost.spark.sink import DataFrameContent, RowHabits
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit

@@ -25,13 +25,12 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import (
-    TRANSACTIONAL_ID_PREFIX,
+from fencepost.client.micro_batch.targets import lost_topics, refuse_absent
+from fencepost.client.micro_batch.topics import (
     ProgressTopic,
     check_name,
     record_batch,
 )
-from fencepost.client.micro_batch.targets import lost_topics, refuse_absent
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import (
     ABSENT_PATIENCE,
@@ -41,6 +40,7 @@ from fencepost.client.transactions.shared_writer import (
     replicated_sequences,
 )
 from fencepost.core.micro_batch.protocol import (
+    SINK_ID_PREFIX,
     UNKNOWN,
     BatchOutcome,
     ContentLost,
@@ -155,7 +155,7 @@ class Runner:
         """Called with the name of every step before it is taken."""
         self.routes = Routes(settings)
         self.admin = TopicAdmin(settings)
-        self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
+        self.transactional = Transactional(self.routes, SINK_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = SinkProtocol(
