@@ -26,12 +26,12 @@ from fencepost.client.admin.lasting import create_lasting_topic
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
 from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.resending import encoded_again, whole_batch
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch.protocol import FrozenContent, Progress, SinkNameInUse
+from fencepost.core.micro_batch.protocol import FrozenContent, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
 from fencepost.spark.publish import PublishedPartition, failed, raise_failed
@@ -293,7 +293,7 @@ class Copy:
         return found
 
 
-class _CopyRound:
+class _CopyRound(Content):
     """The content of one round."""
 
     advice = Advice(
@@ -331,15 +331,6 @@ class _CopyRound:
             TopicPartition(topic, each.partition): copied.get(each.partition, Copied()).records
             for each in self.plan.ranges
         }
-
-    def other_rows(self, last: Progress) -> str:
-        return ""
-
-    def is_unwanted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: ranges of offsets hold nothing."""
 
 
 def _name_of(text: str) -> str:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.client.micro_batch.topics import Staged
 from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import FencepostError, RecordTooLarge
-from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
+from fencepost.kernel import CODECS, BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.spark.columns import LONG
 from fencepost.spark.digest import RowDigest, digest_text
@@ -35,6 +35,8 @@ from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fencepost.spark.options import SinkOptions
 
 MANIFEST_SCHEMA: Final = (
     "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint"
@@ -93,6 +95,20 @@ class Encoding:
     """The first turn for rows without a key: one more with every micro-batch, constant when a batch is frozen again."""
     digest: bool = False
     """The query keeps state, so the progress record needs a digest of the rows."""
+
+    @classmethod
+    def of(cls, options: SinkOptions, finder: TargetFinder, targets: Mapping[str, Target], **rest: Any) -> Encoding:
+        """Return the settings for a sink with these options. `rest`: the other fields."""
+        return cls(
+            targets=targets,
+            find=None if options.topic or options.topics else finder.of_rows,
+            topic=options.topic,
+            codec=CODECS[options.compression],
+            level=options.compression_level,
+            batch_bytes=options.batch_bytes,
+            dead_letter=options.dead_letter,
+            **rest,
+        )
 
     def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
         """Return the partition for the keyless rows of an Arrow batch: one partition per Arrow batch, in turn. Tasks

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.client.cluster.checks import nearest
 from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.micro_batch.runner import Runner
 from fencepost.client.micro_batch.targets import TargetFinder, reached
 from fencepost.client.micro_batch.topics import check_name
 from fencepost.client.produce.options import Compression
@@ -158,6 +159,21 @@ class SinkOptions:
     def finder(self, settings: ClientSettings, name: str) -> TargetFinder:
         """Return the finder of the target topics of the sink of this name."""
         return TargetFinder(settings, name, self.topic, self.topics, self.dead_letter, self.create, self.patience)
+
+    def runner(
+        self, settings: ClientSettings, name: str, on_step: Callable[[str], object] | None, *, run: str = ""
+    ) -> Runner:
+        """Return the runner of the sink of this name."""
+        return Runner(
+            settings,
+            name,
+            adopt=self.adopt,
+            attempts=self.attempts,
+            transaction_timeout=self.transaction_timeout,
+            patience=self.patience,
+            run=run,
+            on_step=on_step,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ again; every other error is its answer, which `raise_failed` raises on the drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -41,6 +41,7 @@ _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
 _Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolPlace]]]]"
 """The target partitions of one task, with their batches in order."""
+_Expected: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
 
 
 class PublishedPartition(NamedTuple):
@@ -188,7 +189,7 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 
 
 def publish_rows(
-    settings: ClientSettings, transaction: SharedTransaction, expected: Any
+    settings: ClientSettings, transaction: SharedTransaction, expected: _Expected
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the sorted batches."""
 
@@ -216,7 +217,7 @@ def publish_files(
     return publish
 
 
-def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Any]]:
+def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Buffer]]:
     for batch in rows:
         cells = [batch.column(name).to_pylist() for name in MANIFEST_COLUMNS]
         payloads = batch.column("payload")
@@ -230,8 +231,8 @@ def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, M
 def _publish(
     links: LeaderChannels,
     transaction: SharedTransaction,
-    expected: Any,
-    entries: Iterator[tuple[TopicPartition, ManifestEntry, Any]],
+    expected: _Expected,
+    entries: Iterator[tuple[TopicPartition, ManifestEntry, Buffer]],
 ) -> Iterator[PublishedPartition]:
     where: TopicPartition | None = None
     writer: PartitionWriter | None = None

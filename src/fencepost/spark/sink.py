@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
 from fencepost.client.micro_batch.targets import Target, reached
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
 from fencepost.core.micro_batch.protocol import UNKNOWN, BatchOutcome, FrozenContent, Origin, Progress, topics_text
 from fencepost.errors import ConfigError, ErrorCode, ServerError
-from fencepost.kernel import CODECS
 from fencepost.spark import columns, few, publish, tuning
 from fencepost.spark.digest import DIGEST_SCHEMA, digest_rows, digest_text
 from fencepost.spark.few import Few, FewRowsGuess, collect_few
@@ -93,14 +92,20 @@ class BatchReport:
         )
 
 
-def report_of(
-    sink: str, query: str, outcome: BatchOutcome, manifest: Manifest, took: Mapping[str, float]
+def report_batch(
+    sink: str,
+    query: str,
+    outcome: BatchOutcome,
+    manifest: Manifest,
+    took: Mapping[str, float],
+    told: Callable[[BatchReport], object] | None,
 ) -> BatchReport:
-    """Return the report of a micro-batch with this content, which is not written if it was skipped."""
+    """Report a micro-batch with this content, which is not written if it was skipped: log the report, and tell the
+    user's function. Return it."""
     if outcome.skipped:
         manifest = Manifest({})
     by = "tasks" if manifest.payloads is None else "driver"
-    return BatchReport(
+    report = BatchReport(
         sink=sink,
         query=query,
         batch=outcome.batch,
@@ -113,6 +118,13 @@ def report_of(
         published_by=by if manifest.batches else "nobody",
         milliseconds=dict(took),
     )
+    logger.info("%s", report)
+    try:
+        if told is not None:
+            told(report)
+    except Exception:  # the batch is in the log: a failing callback must not end the query
+        logger.exception("sink %s: on_report failed for batch %s; the batch is written", sink, outcome.batch)
+    return report
 
 
 class Sink:
@@ -141,22 +153,13 @@ class Sink:
             known = ", ".join(SinkOptions.__slots__)
             raise ConfigError(f"{error}; the options of a sink are {known}") from error
         self.name = name
-        how = reached(servers, settings)
         self.reports: deque[BatchReport] = deque(maxlen=100)
         self._habits = RowHabits()
         self._stateful: tuple[str, bool] = ("", False)
         """A run of the query, and whether the query keeps state."""
         self._one_at_a_time = threading.Lock()
-        self._on_report = on_report or (lambda _report: None)
-        self.runner = Runner(
-            how,
-            name,
-            adopt=self.options.adopt,
-            attempts=self.options.attempts,
-            transaction_timeout=self.options.transaction_timeout,
-            patience=self.options.patience,
-            on_step=on_step,
-        )
+        self._on_report = on_report
+        self.runner = self.options.runner(reached(servers, settings), name, on_step)
 
     @property
     def report(self) -> BatchReport | None:
@@ -180,9 +183,7 @@ class Sink:
             content.query = query
             content.keeps_state = self._keeps_state(df, query, origin.run)
         outcome = self.runner.carry_out(content, query, batch, origin)
-        report = report_of(self.name, query, outcome, content.manifest, self.runner.took)
-        self.reports.append(report)
-        logger.info("%s", report)
+        report = report_batch(self.name, query, outcome, content.manifest, self.runner.took, self._told)
         if origin is not UNKNOWN and not outcome.compared:
             logger.warning(
                 "sink %s: batch %s was skipped by its number alone, because its progress record or this Spark has no "
@@ -199,13 +200,14 @@ class Sink:
                 batch - outcome.missing - 1,
                 outcome.missing,
             )
-        try:
-            self._on_report(report)
-        except Exception:  # the batch is in the log: a failing callback must not end the query
-            logger.exception("sink %s: on_report failed for batch %s; the batch is written", self.name, batch)
         if outcome.skipped and origin is not UNKNOWN and not content.was_run_through:
             _run_through(df)
         return report
+
+    def _told(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if self._on_report is not None:
+            self._on_report(report)
 
     def _keeps_state(self, df: DataFrame, query: str, run: str) -> bool:
         if self._stateful[0] != run:
@@ -330,13 +332,12 @@ class RowHabits:
     """A row was longer than `tuning.LONGEST_SHORT_ROW` when Spark was told that none is."""
 
 
-class DataFrameContent:
+class DataFrameContent(Content):
     """A micro-batch whose content is a DataFrame's rows."""
 
     def __init__(
         self, runner: Runner, options: SinkOptions, habits: RowHabits, df: DataFrame, query: str, batch: int
     ) -> None:
-        self.advice = Advice()
         self.manifest = Manifest({})
         self.query: str | None = None
         """Spark's id of the streaming query, which may be stopped meanwhile; None for a job."""
@@ -438,16 +439,11 @@ class DataFrameContent:
         return columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
 
     def _encoding(self, tasks: int | None) -> Encoding:
-        options = self._options
-        return Encoding(
-            targets=self._targets,
-            find=None if options.topic or options.topics else self._finder.of_rows,
-            topic=options.topic,
-            codec=CODECS[options.compression],
-            level=options.compression_level,
-            batch_bytes=options.batch_bytes,
-            dead_letter=options.dead_letter,
-            choose=options.partitioner,
+        return Encoding.of(
+            self._options,
+            self._finder,
+            self._targets,
+            choose=self._options.partitioner,
             map_partitions=tasks,
             slack_ms=self._slack_ms,
             start=self._start,

@@ -25,7 +25,7 @@ from zlib import crc32
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
 from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, delete_stage, ends_of, share_of
 from fencepost.client.read.ranges import DataLost
@@ -41,14 +41,13 @@ from fencepost.core.micro_batch.protocol import (
     topics_text,
 )
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
-from fencepost.kernel import CODECS
 from fencepost.spark import columns
 from fencepost.spark.digest import digest_text
 from fencepost.spark.freeze import Encoder, Encoding, Manifest
 from fencepost.spark.options import WriterOptions, imported, parse_writer
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
-from fencepost.spark.sink import other_rows_text, report_of
+from fencepost.spark.sink import other_rows_text, report_batch
 from fencepost.spark.stage import Carried, StageWriter, carried
 from fencepost.spark.workers import Shipped
 from fencepost.types import TopicPartition
@@ -163,14 +162,10 @@ class _Writer(Shipped):
 
     def _encoding(self, start: int) -> Encoding:
         sink, named = self.options.sink, self.options.partitioner
-        return Encoding(
-            targets=self._targets or {},
-            find=None if sink.topic or sink.topics else self._finder.of_rows,
-            topic=sink.topic,
-            codec=CODECS[sink.compression],
-            level=sink.compression_level,
-            batch_bytes=sink.batch_bytes,
-            dead_letter=sink.dead_letter,
+        return Encoding.of(
+            sink,
+            self._finder,
+            self._targets or {},
             choose=None if named is None else imported("partitioner", named),
             start=start,
             digest=self._keeps_state,
@@ -209,29 +204,15 @@ class _Writer(Shipped):
         options, sink = self.options, self.options.sink
         told = imported("onReport", options.on_report) if options.on_report is not None else None
         on_step = imported("onStep", options.on_step) if options.on_step is not None else None
-        runner = Runner(
-            options.settings,
-            options.name,
-            adopt=sink.adopt,
-            attempts=sink.attempts,
-            transaction_timeout=sink.transaction_timeout,
-            patience=sink.patience,
-            run=origin.run,
-            on_step=None if on_step is None else lambda step: on_step(step, batch),
-        )
+        tell_step = None if on_step is None else lambda step: on_step(step, batch)
+        runner = sink.runner(options.settings, options.name, tell_step, run=origin.run)
         try:
             content = MessagesContent(runner, messages, accept_recomputed=sink.accept_recomputed)
             outcome = runner.carry_out(content, query, batch, origin)
             content.clear_stage(for_good=self.writes_once)
         finally:
             runner.close()
-        report = report_of(options.name, query, outcome, content.manifest, runner.took)
-        logger.info("%s", report)
-        try:
-            if told is not None:
-                told(report)
-        except Exception:  # the batch is in the log: a failing callback must not end the query
-            logger.exception("sink %s: onReport failed for batch %s; the batch is written", options.name, batch)
+        report_batch(options.name, query, outcome, content.manifest, runner.took, told)
         return outcome
 
 
@@ -307,7 +288,7 @@ def _belonging(messages: Sequence[FrozenRows | None], batch: int) -> tuple[str, 
     return query, run
 
 
-class MessagesContent:
+class MessagesContent(Content):
     """A micro-batch whose content came with the tasks' commit messages."""
 
     advice = Advice(
@@ -374,9 +355,3 @@ class MessagesContent:
 
     def records(self) -> Mapping[TopicPartition, int]:
         return self.manifest.records
-
-    def is_unwanted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: the messages are Spark's, and the stage is cleared once the batch is in the log."""

@@ -14,11 +14,12 @@ import threading
 import time
 import uuid
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.handshake import keeps_us_out
@@ -103,29 +104,33 @@ class Advice(NamedTuple):
     when_absent: str = "started again, the query writes it to the topic as it is then"
 
 
-class Content(Protocol):
+class Content(ABC):
     """The content of one micro-batch."""
 
-    @property
-    def advice(self) -> Advice: ...
+    advice = Advice()
 
+    @abstractmethod
     def freeze(self, position: str) -> FrozenContent:
         """Fix the rows, instead of those that were frozen before. `position`: the end of the last batch."""
 
+    @abstractmethod
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
         """Write the frozen rows. Connections of `links` are those of this attempt."""
 
+    @abstractmethod
     def records(self) -> Mapping[TopicPartition, int]:
         """Return the number of frozen records for each target partition."""
 
     def other_rows(self, last: Progress) -> str:
         """Say how the rows of the batch differ from those that `last.digest` is of; empty if they do not, or if the
         batch may be skipped in spite of it."""
+        return ""
 
     def is_unwanted(self) -> bool:
         """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
+        return False
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most contents hold nothing
         """Free what holds the frozen rows."""
 
 
