@@ -235,14 +235,14 @@ class Copy:
         elif known:
             # A partition without a position is new, and nothing of it was copied.
             self._check({partition: known.get(partition, 0) for partition in {*known, *upto}}, earliest, upto)
-        start = {self.topic: begin}
-        stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
+        start = {TopicPartition(self.topic, partition): at for partition, at in begin.items()}
+        stop = {TopicPartition(self.topic, partition): max(at, begin[partition]) for partition, at in upto.items()}
         most = self.offsets_per_round
         # A round costs as much as some hundred thousand small records, so a small remainder does not get its own. It
         # may even hold no record: markers of transactions count as offsets.
         reached = offsets.limited(start, stop, most, leeway=most // 4)
         return CopyPlan(
-            offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
+            offsets.ranges(start, reached), json.dumps({str(where.partition): at for where, at in reached.items()})
         )
 
     def _fit_target(self, partitions: int, *, goes_on: bool) -> None:

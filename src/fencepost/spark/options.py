@@ -69,9 +69,9 @@ class Offsets:
 
     end: int | None = None
     """EARLIEST or LATEST; None if another field is set."""
-    by_partition: Mapping[str, Mapping[int, int]] | None = None
+    by_partition: offsets.Position | None = None
     timestamp: int | None = None
-    timestamps: Mapping[str, Mapping[int, int]] | None = None
+    timestamps: offsets.Position | None = None
     strict: bool = True
     """Fail if there is no record at or after the time; otherwise use the latest offset."""
 
@@ -292,7 +292,7 @@ def _assigned(value: str, name: str) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(int(p) for p in partitions) for topic, partitions in assigned.items()}
 
 
-def _by_partition(text: str, name: str) -> dict[str, dict[int, int]]:
+def _by_partition(text: str, name: str) -> offsets.Position:
     found = _json(text, name)
     try:
         return offsets.from_json(found)
@@ -305,10 +305,9 @@ def _place(text: str, name: str) -> Offsets:
     if text.strip().lower() in _WORDS:
         return Offsets(_WORDS[text.strip().lower()])
     found = _by_partition(text, name)
-    for topic, partitions in found.items():
-        for partition, at in partitions.items():
-            if at < min(_WORDS.values()):
-                raise ConfigError(f"{name}: {at} for {topic}-{partition}: expected an offset, -1 or -2")
+    for where, at in found.items():
+        if at < min(_WORDS.values()):
+            raise ConfigError(f"{name}: {at} for {where}: expected an offset, -1 or -2")
     return Offsets(by_partition=found)
 
 
@@ -490,11 +489,11 @@ def _refuse_word(given: Offsets, name: str, at: int) -> None:
     (word,) = (word for word, meaning in _WORDS.items() if meaning == at)
     if given.end == at:
         raise ConfigError(f"{name}={word} reads nothing in a batch: remove it, or give offsets in JSON")
-    for topic, partitions in (given.by_partition or {}).items():
-        for partition in (partition for partition, offset in partitions.items() if offset == at):
+    for where, offset in (given.by_partition or {}).items():
+        if offset == at:
             raise ConfigError(
-                f"{name}: {at} ({word}) for {topic}-{partition} reads nothing in a batch: give an offset, or leave the "
-                "partition out with assign"
+                f"{name}: {at} ({word}) for {where} reads nothing in a batch: give an offset, or leave the partition "
+                "out with assign"
             )
 
 

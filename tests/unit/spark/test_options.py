@@ -8,11 +8,12 @@ import pytest
 
 from fencepost.errors import ConfigError
 from fencepost.spark.options import INLINE_BYTES, Offsets, imported, parse_source, parse_writer
-from fencepost.types import EARLIEST, LATEST
+from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 pytestmark = pytest.mark.unit
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
 
 def options(streaming: bool = True, **given: str) -> Any:
@@ -29,7 +30,7 @@ def test_the_defaults_are_sparks() -> None:
 def test_offsets_come_as_words_json_and_times() -> None:
     assert options(subscribe="a", startingOffsets="Earliest").starting == Offsets(EARLIEST)
     by_partition = options(subscribe="a", startingOffsets='{"a": {"0": 23, "1": -2}}').starting
-    assert by_partition.by_partition == {"a": {0: 23, 1: -2}}
+    assert by_partition.by_partition == {A0: 23, A1: -2}
     assert options(subscribe="a", startingTimestamp="5").starting == Offsets(timestamp=5)
     loose = options(subscribe="a", startingTimestamp="5", startingOffsetsByTimestampStrategy="latest").starting
     assert not loose.strict
@@ -46,8 +47,8 @@ def test_one_time_comes_before_times_by_partition_before_offsets() -> None:
         strict = side == "starting"
         for wanted in (
             Offsets(timestamp=5, strict=strict),
-            Offsets(timestamps={"a": {0: 6}}, strict=strict),
-            Offsets(by_partition={"a": {0: 7}}),
+            Offsets(timestamps={A0: 6}, strict=strict),
+            Offsets(by_partition={A0: 7}),
         ):
             parsed = options(False, subscribe="a", **given)
             assert (parsed.starting if strict else parsed.ending) == wanted
@@ -56,7 +57,7 @@ def test_one_time_comes_before_times_by_partition_before_offsets() -> None:
 
 def test_offsets_may_be_copied_from_a_checkpoint() -> None:
     stored = '{"a": {"0": 23, "1": 9, "id": "6f1d", "began": {"1": 4}}}'
-    assert options(subscribe="a", startingOffsets=stored).starting.by_partition == {"a": {0: 23, 1: 9}}
+    assert options(subscribe="a", startingOffsets=stored).starting.by_partition == {A0: 23, A1: 9}
 
 
 def test_limits_and_switches() -> None:
