@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin.lasting import copied_configs, create_lasting_topic
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
@@ -47,8 +47,6 @@ OFFSETS_PER_ROUND: Final = 4_000_000
 _FETCH_BYTES: Final = 2 << 20
 """Small enough to stay in the CPU's cache until it is sent on, and for the kernel to reuse its memory."""
 _LONGEST_NAME: Final = 200
-_CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
-"""Configs that belong to a topic's cluster, not to its records: they are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +144,8 @@ class Copy:
             raise ConfigError("source and target are the same topic; name another target")
         partitions = len(source.partitions)
         known = self.admin.topic_configs(self.topic)
-        configs = {
-            entry.name: entry.value
-            for entry in known
-            if entry.source == "topic" and entry.value is not None and not _CONFIGS_OF_ITS_OWN.fullmatch(entry.name)
-        }
         self.compacted = any(entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in known)
-        create_lasting_topic(admin, self.target_topic, partitions, configs=configs)
+        create_lasting_topic(admin, self.target_topic, partitions, configs=copied_configs(known))
         self.max_bytes = describe(admin, self.target_topic).max_bytes
         if self.compacted and self._speculates():
             raise ConfigError(
