@@ -89,7 +89,7 @@ def test_a_server_that_is_away_for_a_moment_does_not_fail_the_driver(server: Tes
         back = Timer(1.0, proxy.refuse, [False])
         back.start()
         stack.callback(back.join)
-        publish.by_driver(channels, SharedTransaction(name_of_it.name, identity), manifest)
+        publish.by_driver(channels, SharedTransaction(name_of_it.name, identity), manifest.batches)
         name_of_it.end(identity, commit=True)
         name_of_it.end(identity, commit=True)
     assert committed_values(server.address, name) == [str(where).encode() for where in wanted]

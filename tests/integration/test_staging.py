@@ -20,7 +20,7 @@ from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
 from fencepost.kernel import decode_batch, encode_batch, read_header
-from fencepost.spark.freeze import Frozen, compare
+from fencepost.spark.freeze import BatchToPublish, Frozen, compare
 from fencepost.spark.stage import Carried, StageWriter, carried, contents
 from fencepost.spark.writer import FrozenRows, batch_writer, stream_writer
 from fencepost.types import TopicPartition
@@ -42,6 +42,10 @@ def frozen(number: int, size: int) -> Frozen:
     return Frozen(where, number, 1, len(batch), read_header(batch).crc, batch)
 
 
+def to_publish(*found: Carried) -> list[BatchToPublish]:
+    return [BatchToPublish(each.entry, each.content) for each in found]
+
+
 def staged(server: TestedServer, name: str, given: list[Frozen]) -> tuple[Carried, ...]:
     settings = ClientSettings.of(server.address)
     return carried(
@@ -57,9 +61,8 @@ def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: Te
     assert len(places) == len(given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
         assert len(admin.describe_topic(STAGE_TOPIC_PREFIX + name).partitions) == 4
-        entries = [each.entry for each in found]
-        read = contents(routes, STAGE_TOPIC_PREFIX + name, entries, [each.content for each in found])
-        for batch, entry, content in zip(given, entries, read, strict=True):
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(*found))
+        for batch, (_, entry, _), content in zip(given, found, read, strict=True):
             compare(batch.where, entry, entry, content)
             assert content == batch.payload
         clear_stage(admin, name, ends_of(places))
@@ -89,7 +92,7 @@ def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedSer
         (found,) = stage.finish()
     assert isinstance(found.content, Staged)
     with Routes(settings) as routes:
-        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, [found.entry], [found.content])) == [batch.payload]
+        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(found))) == [batch.payload]
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 2**31 - 100])
@@ -119,9 +122,7 @@ def test_a_batch_too_large_for_the_users_own_stage_travels_in_the_message(server
     found = staged(server, name, given)
     assert [isinstance(each.content, Staged) for each in found] == [True, False, True, False, True, True]
     with Routes(ClientSettings.of(server.address)) as routes:
-        read = contents(
-            routes, STAGE_TOPIC_PREFIX + name, [each.entry for each in found], [each.content for each in found]
-        )
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(*found))
         assert list(read) == [batch.payload for batch in given]
 
 

@@ -555,7 +555,7 @@ def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
         if not lost:
             lost.append(True)
             if kept_in == "files":
-                Path(manifest.places[min(manifest.places)][0].file).unlink()
+                Path(manifest.batches[min(manifest.batches)][0].content.file).unlink()
             else:
                 kept.unpersist(blocking=True)
         original(kept, settings, transaction, manifest)

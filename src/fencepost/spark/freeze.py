@@ -140,40 +140,50 @@ class ManifestEntry(NamedTuple):
     checksum: int
 
 
+class BatchToPublish(NamedTuple):
+    """One batch of the manifest, and its content, or the place of it: in the stage topic or in a file. None: Spark's
+    storage has it."""
+
+    entry: ManifestEntry
+    content: Buffer | Staged | SpoolPlace | None
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The batches to publish: target partition → its batches in order."""
 
-    batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
-    payloads: Mapping[TopicPartition, tuple[Buffer | Staged, ...]] | None = None
-    """The encoded batches, or their places in the stage topic, if the driver publishes them."""
+    batches: Mapping[TopicPartition, tuple[BatchToPublish, ...]]
     lacks_content: bool = False
     """Rows were longer than expected, and their content is missing here: freeze again."""
-    places: Mapping[TopicPartition, tuple[SpoolPlace, ...]] | None = None
-    """The places of the encoded batches, if they are in files."""
     digest: str = ""
     """The digest of the rows, for the progress record."""
 
     @property
+    def entries(self) -> dict[TopicPartition, tuple[ManifestEntry, ...]]:
+        return {where: tuple(batch.entry for batch in batches) for where, batches in self.batches.items()}
+
+    @property
     def records(self) -> dict[TopicPartition, int]:
         """The number of records of each target partition."""
-        return {where: sum(entry.records for entry in entries) for where, entries in self.batches.items()}
+        return {where: sum(batch.entry.records for batch in batches) for where, batches in self.batches.items()}
 
     @property
     def size(self) -> int:
-        return sum(entry.size for entries in self.batches.values() for entry in entries)
+        return sum(batch.entry.size for batches in self.batches.values() for batch in batches)
 
-    def only(self, targets: Iterable[TopicPartition]) -> Manifest:
-        """Return the part for some of the target partitions."""
-        assert self.payloads is not None
-        wanted = list(targets)
-        batches, payloads = self.batches, self.payloads
-        return Manifest({where: batches[where] for where in wanted}, {where: payloads[where] for where in wanted})
+    @property
+    def published_by(self) -> str:
+        """`driver` if the contents are here or in the stage topic, `tasks`, or `nobody` without batches."""
+        for batches in self.batches.values():
+            return "tasks" if batches[0].content is None or isinstance(batches[0].content, SpoolPlace) else "driver"
+        return "nobody"
 
     @property
     def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:
         """Target partition → the map partitions with batches for it."""
-        return {where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()}
+        return {
+            where: frozenset(batch.entry.map_partition for batch in batches) for where, batches in self.batches.items()
+        }
 
 
 def compare(where: TopicPartition, expected: ManifestEntry | None, found: ManifestEntry, payload: Buffer) -> None:
@@ -537,35 +547,24 @@ def _binary(cells: list[bytearray]) -> pa.Array:
 
 def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
     """Build the manifest of batches that this process has encoded and will publish, in their order."""
-    batches: dict[TopicPartition, list[ManifestEntry]] = {}
-    payloads: dict[TopicPartition, list[Buffer]] = {}
+    batches: dict[TopicPartition, list[BatchToPublish]] = {}
     for where, number, records, size, checksum, payload in frozen:
-        batches.setdefault(where, []).append(ManifestEntry(0, number, records, size, checksum))
-        payloads.setdefault(where, []).append(payload)
-    return Manifest(
-        {where: tuple(entries) for where, entries in batches.items()},
-        {where: tuple(contents) for where, contents in payloads.items()},
-    )
+        entry = ManifestEntry(0, number, records, size, checksum)
+        batches.setdefault(where, []).append(BatchToPublish(entry, payload))
+    return Manifest({where: tuple(found) for where, found in batches.items()})
 
 
 def manifest_of(rows: list[Any], *, digest: bool = False) -> Manifest:
     """Build the manifest from the collected rows (MANIFEST_COLUMNS). `digest`: tasks computed one."""
     digests = [(row.records, row.checksum) for row in rows if row.partition == DIGEST]
-    by_target: dict[TopicPartition, list[Any]] = {}
+    batches: dict[TopicPartition, list[BatchToPublish]] = {}
     for row in sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number)):
         if row.partition >= 0:
-            by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+            entry = ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
+            place = SpoolPlace(row.file, row.at) if hasattr(row, "file") else None
+            batches.setdefault(TopicPartition(row.topic, row.partition), []).append(BatchToPublish(entry, place))
     return Manifest(
-        {
-            where: tuple(
-                ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
-                for row in found
-            )
-            for where, found in by_target.items()
-        },
+        {where: tuple(found) for where, found in batches.items()},
         lacks_content=any(row.partition == TOO_LONG for row in rows),
-        places={where: tuple(SpoolPlace(row.file, row.at) for row in found) for where, found in by_target.items()}
-        if rows and hasattr(rows[0], "file")
-        else None,
         digest=digest_text(digests) if digest else "",
     )

@@ -21,7 +21,7 @@ from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning
-from fencepost.spark.freeze import MANIFEST_COLUMNS, Manifest, ManifestEntry, compare
+from fencepost.spark.freeze import MANIFEST_COLUMNS, BatchToPublish, Manifest, ManifestEntry, compare
 from fencepost.spark.spool import SpoolPlace, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
@@ -39,9 +39,9 @@ RESULT: Final = (
 _NOWHERE: Final = TopicPartition("", -1)
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
-_Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolPlace]]]]"
-"""The target partitions of one task, with their batches in order."""
-_Expected: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
+_Batches: TypeAlias = "Mapping[TopicPartition, Sequence[BatchToPublish]]"
+"""Target partitions with their batches, in order."""
+_Entries: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
 
 
 class PublishedPartition(NamedTuple):
@@ -73,21 +73,17 @@ def raise_failed(found: Sequence[PublishedPartition]) -> None:
             raise Poisoned(row.error) if row.poisoned else ServerError(ErrorCode.of(row.code), row.error)
 
 
-def by_driver(
-    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None
-) -> None:
+def by_driver(links: LeaderChannels, transaction: SharedTransaction, batches: _Batches, *, stage: str = "") -> None:
     """Publish one target partition after the other, or all at once if they are small. `stage`: the topic of staged
     batches."""
-    assert manifest.payloads is not None
-    entries = [entry for where in manifest.payloads for entry in manifest.batches[where]]
-    payloads = [payload for payloads in manifest.payloads.values() for payload in payloads]
-    read = contents(links.routes, stage, entries, payloads)  # of all targets, over the same connections
-    if len(manifest.payloads) > 1 and len(payloads) == len(manifest.payloads) and manifest.size <= _ONE_REQUEST:
-        _publish_at_once(links, transaction, manifest, read)
+    every = [batch for found in batches.values() for batch in found]
+    read = contents(links.routes, stage, every)  # of all targets, over the same connections
+    if 1 < len(batches) == len(every) and sum(batch.entry.size for batch in every) <= _ONE_REQUEST:
+        _publish_at_once(links, transaction, batches, read)
         return
-    for where in manifest.payloads:
+    for where, found in batches.items():
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        for entry in manifest.batches[where]:
+        for entry, _ in found:
             content = next(read)
             compare(where, entry, entry, content)
             writer.write(bytearray(content))
@@ -95,36 +91,31 @@ def by_driver(
 
 
 def _publish_at_once(
-    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, read: Iterator[Buffer]
+    links: LeaderChannels, transaction: SharedTransaction, batches: _Batches, read: Iterator[Buffer]
 ) -> None:
     """Publish one batch per target partition."""
-    batches: dict[TopicPartition, bytearray] = {}
-    for where in manifest.payloads or ():
-        (entry,) = manifest.batches[where]
+    payloads: dict[TopicPartition, bytearray] = {}
+    for where, ((entry, _),) in batches.items():
         content = next(read)
         compare(where, entry, entry, content)
-        batches[where] = bytearray(content)
-    confirmed = write_first_batches(links, transaction, batches)
-    for where in batches.keys() - confirmed.keys():
+        payloads[where] = bytearray(content)
+    confirmed = write_first_batches(links, transaction, payloads)
+    for where in payloads.keys() - confirmed.keys():
         # Not asked what is there: a batch that is there is acknowledged again. And `write` waits for a server that is
         # away; a question would fail.
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        writer.write(batches[where])
+        writer.write(payloads[where])
         writer.finish()
 
 
-def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None) -> None:
+def by_threads(routes: Routes, transaction: SharedTransaction, batches: _Batches, *, stage: str) -> None:
     """Publish as `by_driver` does, a few target partitions at a time."""
-    assert manifest.payloads is not None
-    targets = list(manifest.batches)
+    targets = list(batches.items())
     threads = min(_THREADS, len(targets))
 
-    def publish(some: list[TopicPartition]) -> None:
-        links = LeaderChannels(routes)
-        try:
-            by_driver(links, transaction, manifest.only(some), stage=stage)
-        finally:
-            links.close()
+    def publish(some: list[tuple[TopicPartition, Sequence[BatchToPublish]]]) -> None:
+        with LeaderChannels(routes) as links:
+            by_driver(links, transaction, dict(some), stage=stage)
 
     with ThreadPoolExecutor(max(1, threads), "fencepost-publish") as pool:
         for done in [pool.submit(publish, targets[first::threads]) for first in range(threads)]:
@@ -136,7 +127,7 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTra
     batches = frozen.where("partition >= 0") if manifest.digest else frozen
     arranged = _arranged(batches.select(*MANIFEST_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
-        found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
+        found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.entries), RESULT).collect()
     _check(found, manifest)
 
 
@@ -145,12 +136,9 @@ def from_files(
 ) -> None:
     """Publish the batches of files of this machine, each target partition in one task; raise unless every batch was
     published."""
-    assert manifest.places is not None
     tasks = max(1, min(len(manifest.batches), spark.sparkContext.defaultParallelism))
-    targets = [
-        (where, list(zip(manifest.batches[where], manifest.places[where], strict=True))) for where in manifest.batches
-    ]
-    shares = [targets[first::tasks] for first in range(tasks)]
+    targets = list(manifest.batches.items())
+    shares = [dict(targets[first::tasks]) for first in range(tasks)]
     publish = publish_files(settings, transaction)
     _check(spark.sparkContext.parallelize(shares, tasks).flatMap(publish).collect(), manifest)
 
@@ -189,7 +177,7 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 
 
 def publish_rows(
-    settings: ClientSettings, transaction: SharedTransaction, expected: _Expected
+    settings: ClientSettings, transaction: SharedTransaction, expected: _Entries
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the sorted batches."""
 
@@ -203,14 +191,17 @@ def publish_rows(
 
 def publish_files(
     settings: ClientSettings, transaction: SharedTransaction
-) -> Callable[[_Share], list[PublishedPartition]]:
+) -> Callable[[_Batches], list[PublishedPartition]]:
     """Return the function that Spark maps over the shares of the manifest; as `publish_rows`."""
 
-    def publish(share: _Share) -> list[PublishedPartition]:
-        expected = {where: [entry for entry, _ in entries] for where, entries in share}
+    def publish(share: _Batches) -> list[PublishedPartition]:
+        expected = {where: [entry for entry, _ in batches] for where, batches in share.items()}
         with Routes(settings) as routes, LeaderChannels(routes) as links, SpoolReader() as files:
             entries = (
-                (where, entry, files.read(place, entry.size)) for where, entries in share for entry, place in entries
+                (where, entry, files.read(place, entry.size))
+                for where, batches in share.items()
+                for entry, place in batches
+                if isinstance(place, SpoolPlace)
             )
             return list(_publish(links, transaction, expected, entries))
 
@@ -231,7 +222,7 @@ def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, M
 def _publish(
     links: LeaderChannels,
     transaction: SharedTransaction,
-    expected: _Expected,
+    expected: _Entries,
     entries: Iterator[tuple[TopicPartition, ManifestEntry, Buffer]],
 ) -> Iterator[PublishedPartition]:
     where: TopicPartition | None = None

@@ -104,7 +104,6 @@ def report_batch(
     user's function. Return it."""
     if outcome.skipped:
         manifest = Manifest({})
-    by = "tasks" if manifest.payloads is None else "driver"
     report = BatchReport(
         sink=sink,
         query=query,
@@ -115,7 +114,7 @@ def report_batch(
         partitions=len(manifest.batches),
         attempts=outcome.attempts,
         epoch=outcome.identity.epoch,
-        published_by=by if manifest.batches else "nobody",
+        published_by=manifest.published_by,
         milliseconds=dict(took),
     )
     logger.info("%s", report)
@@ -464,10 +463,12 @@ class DataFrameContent(Content):
 
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
         manifest, settings = self.manifest, self._runner.settings
+        if not manifest.batches:
+            return
         try:
-            if manifest.payloads is not None:
-                publish.by_driver(links, transaction, manifest)
-            elif manifest.places is not None:
+            if manifest.published_by == "driver":
+                publish.by_driver(links, transaction, manifest.batches)
+            elif self._spool is not None:
                 publish.from_files(self._df.sparkSession, settings, transaction, manifest)
             elif self._frozen is not None:
                 publish.by_tasks(self._frozen, settings, transaction, manifest)

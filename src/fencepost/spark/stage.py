@@ -24,7 +24,8 @@ from fencepost.client.producer import Producer
 from fencepost.client.read.picked import Picked, fetch_values
 from fencepost.errors import FencepostError
 from fencepost.kernel import Buffer
-from fencepost.spark.freeze import Frozen, ManifestEntry
+from fencepost.spark.freeze import BatchToPublish, Frozen, ManifestEntry
+from fencepost.spark.spool import SpoolPlace
 from fencepost.types import TopicPartition
 
 _BATCH_BYTES: Final = 64 << 10
@@ -128,15 +129,15 @@ class StageWriter(Closing):
         self.producer.close(0)
 
 
-def contents(
-    routes: Routes, stage: str | None, entries: Sequence[ManifestEntry], payloads: Sequence[Buffer | Staged]
-) -> Iterator[Buffer]:
+def contents(routes: Routes, stage: str, batches: Sequence[BatchToPublish]) -> Iterator[Buffer]:
     """Yield the record batches themselves, those of the topic `stage` read back. The caller compares them."""
-    wanted = []
-    for entry, payload in zip(entries, payloads, strict=True):
-        if isinstance(payload, Staged):
-            assert stage is not None
-            wanted.append(Picked(TopicPartition(stage, payload.partition), payload.offset, entry.size))
+    wanted = [
+        Picked(TopicPartition(stage, content.partition), content.offset, entry.size)
+        for entry, content in batches
+        if isinstance(content, Staged)
+    ]
     values = fetch_values(routes, wanted)
-    for payload in payloads:
-        yield (next(values) or b"") if isinstance(payload, Staged) else payload
+    for _, content in batches:
+        assert content is not None
+        assert not isinstance(content, SpoolPlace)
+        yield (next(values) or b"") if isinstance(content, Staged) else content

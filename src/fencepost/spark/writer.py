@@ -43,7 +43,7 @@ from fencepost.core.micro_batch.protocol import (
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.spark import columns
 from fencepost.spark.digest import digest_text
-from fencepost.spark.freeze import Encoder, Encoding, Manifest
+from fencepost.spark.freeze import BatchToPublish, Encoder, Encoding, Manifest
 from fencepost.spark.options import WriterOptions, imported, parse_writer
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
@@ -308,15 +308,12 @@ class MessagesContent(Content):
         """Empty if it is not known whether the query keeps state."""
 
     def freeze(self, position: str) -> FrozenContent:
-        by_target: dict[TopicPartition, list[Carried]] = {}
+        by_target: dict[TopicPartition, list[BatchToPublish]] = {}
         for message in sorted(self._messages, key=lambda message: message.map_partition):
             for batch in message.batches:
-                by_target.setdefault(batch.where, []).append(batch)
+                by_target.setdefault(batch.where, []).append(BatchToPublish(batch.entry, batch.content))
         ids = {topic: found for message in self._messages for topic, found in message.topic_ids.items()}
-        self.manifest = Manifest(
-            {where: tuple(batch.entry for batch in found) for where, found in by_target.items()},
-            {where: tuple(batch.content for batch in found) for where, found in by_target.items()},
-        )
+        self.manifest = Manifest({where: tuple(found) for where, found in by_target.items()})
         return FrozenContent(topics=topics_text(self._runner.cluster_id, ids), digest=self._digest)
 
     def other_rows(self, last: Progress) -> str:
@@ -336,7 +333,7 @@ class MessagesContent(Content):
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
         stage = STAGE_TOPIC_PREFIX + self._runner.name
         try:
-            by_threads(self._runner.routes, transaction, self.manifest, stage=stage)
+            by_threads(self._runner.routes, transaction, self.manifest.batches, stage=stage)
         except (DataLost, Poisoned, CorruptBatch, UnsupportedFormat) as error:
             raise ContentLost(
                 f"sink {self._runner.name!r}: rows that tasks have frozen are gone, so the micro-batch is not written: "

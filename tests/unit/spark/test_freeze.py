@@ -346,7 +346,7 @@ def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_
         for batch in reversed(freeze(rows([b"k"] * 200, [b"%d" % n for n in range(200)]), encoding(), task))
     ]
     manifest = manifest_of(collected)
-    ((_, entries),) = manifest.batches.items()
+    (entries,) = manifest.entries.values()
     assert [(e.map_partition, e.number) for e in entries] == sorted((e.map_partition, e.number) for e in entries)
     assert sum(manifest.records.values()) == 600
 
