@@ -20,8 +20,8 @@ from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
 from fencepost.kernel import decode_batch, encode_batch, read_header
-from fencepost.spark.freeze import BatchToPublish, Frozen, compare
-from fencepost.spark.stage import Carried, StageWriter, carried, contents
+from fencepost.spark.freeze import FrozenBatch, ManifestEntry, compare
+from fencepost.spark.stage import StageWriter, carried, contents
 from fencepost.spark.writer import FrozenRows, batch_writer, stream_writer
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
@@ -33,24 +33,18 @@ LARGEST = 200_000
 TARGETS = (Target("a", 3, LARGEST, compacted=False), Target("b", 1, 1_000, compacted=False))
 
 
-def frozen(number: int, size: int) -> Frozen:
+def frozen(number: int, size: int) -> FrozenBatch:
     """A batch of exactly so many bytes."""
     value = random.Random(number).randbytes(size)
     while len(batch := encode_batch([(None, value, 7, None)])) > size:
         value = value[: len(value) - (len(batch) - size)]
     where = TopicPartition("a", number % 3) if size > 1_000 else TopicPartition("b", 0)
-    return Frozen(where, number, 1, len(batch), read_header(batch).crc, batch)
+    return FrozenBatch(where, ManifestEntry(7, number, 1, len(batch), read_header(batch).crc), batch)
 
 
-def to_publish(*found: Carried) -> list[BatchToPublish]:
-    return [BatchToPublish(each.entry, each.content) for each in found]
-
-
-def staged(server: TestedServer, name: str, given: list[Frozen]) -> tuple[Carried, ...]:
+def staged(server: TestedServer, name: str, given: list[FrozenBatch]) -> tuple[FrozenBatch, ...]:
     settings = ClientSettings.of(server.address)
-    return carried(
-        iter(given), 7, 0, lambda: StageWriter.open(settings, name, TARGETS, retention=3600.0, patience=30.0)
-    )
+    return carried(iter(given), 0, lambda: StageWriter.open(settings, name, TARGETS, retention=3600.0, patience=30.0))
 
 
 def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: TestedServer, name: str) -> None:
@@ -61,7 +55,7 @@ def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: Te
     assert len(places) == len(given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
         assert len(admin.describe_topic(STAGE_TOPIC_PREFIX + name).partitions) == 4
-        read = contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(*found))
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, found)
         for batch, (_, entry, _), content in zip(given, found, read, strict=True):
             compare(batch.where, entry, entry, content)
             assert content == batch.payload
@@ -78,7 +72,7 @@ def test_the_commit_fetches_little_more_than_what_it_reads_from_the_stage(server
         for partition, end in admin.latest(STAGE_TOPIC_PREFIX + name).items():
             for batches in fetch(routes, Range(STAGE_TOPIC_PREFIX + name, partition, 0, end)):
                 fetched += sum(batch.header.size * batch.header.count for batch in batches)
-    assert fetched < 1.5 * sum(batch.size for batch in given)
+    assert fetched < 1.5 * sum(batch.entry.size for batch in given)
 
 
 def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedServer, name: str) -> None:
@@ -88,11 +82,11 @@ def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedSer
     settings = ClientSettings.of(server.address)
     batch = frozen(0, largest - 100)
     with StageWriter.open(settings, name, targets, retention=3600.0, patience=30.0) as stage:
-        stage.put(0, batch)
+        stage.put(batch)
         (found,) = stage.finish()
     assert isinstance(found.content, Staged)
     with Routes(settings) as routes:
-        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(found))) == [batch.payload]
+        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, [found])) == [batch.payload]
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 2**31 - 100])
@@ -109,7 +103,7 @@ def test_a_task_does_not_hold_what_the_stage_has_not_taken_yet(server: TestedSer
     with StageWriter.open(ClientSettings.of(server.address), name, targets, retention=3600.0, patience=30.0) as stage:
         held = []
         for _ in range(16):
-            stage.put(0, batch)
+            stage.put(batch)
             held.append(stage.producer.stats().bytes)
         assert len({each.content for each in stage.finish() if isinstance(each.content, Staged)}) == 16
     assert max(held) < 17 << 20
@@ -122,14 +116,14 @@ def test_a_batch_too_large_for_the_users_own_stage_travels_in_the_message(server
     found = staged(server, name, given)
     assert [isinstance(each.content, Staged) for each in found] == [True, False, True, False, True, True]
     with Routes(ClientSettings.of(server.address)) as routes:
-        read = contents(routes, STAGE_TOPIC_PREFIX + name, to_publish(*found))
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, found)
         assert list(read) == [batch.payload for batch in given]
 
 
 VALUES = StructType().add("value", "binary")
 
 
-def commit(server: TestedServer, target: str, name: str, run: int, batch: int, rows: tuple[Carried, ...]) -> None:
+def commit(server: TestedServer, target: str, name: str, run: int, batch: int, rows: tuple[FrozenBatch, ...]) -> None:
     """Commit a micro-batch of a query, as Spark does when its only task is done."""
     options = {"kafka.bootstrap.servers": server.address, "topic": target, "name": name}
     stream_writer(options, VALUES).commit([FrozenRows("query", str(uuid.UUID(int=run)), batch, 7, rows)], batch)
@@ -153,8 +147,8 @@ def test_two_drivers_with_one_stage_write_each_batch_once(server: TestedServer, 
     with Admin(server.address) as admin:
         admin.create_topic(name, 1)
     given = [frozen(number, 900) for number in range(30)]
-    first: list[Carried] = []
-    second: list[Carried] = []
+    first: list[FrozenBatch] = []
+    second: list[FrozenBatch] = []
     for number, batch in enumerate(given[:10]):
         (second if number % 2 else first).extend(rows_for(name, staged(server, name, [batch])))
     second += rows_for(name, staged(server, name, given[10:12]))
@@ -206,12 +200,12 @@ def names(admin: Admin) -> set[str]:
     return {topic.name for topic in admin.topics(internal=True)}
 
 
-def rows_for(target: str, found: tuple[Carried, ...]) -> tuple[Carried, ...]:
+def rows_for(target: str, found: tuple[FrozenBatch, ...]) -> tuple[FrozenBatch, ...]:
     """What a task has staged, all for the only partition of the target."""
     return tuple(each._replace(where=TopicPartition(target, 0)) for each in found)
 
 
-def decoded(batch: Frozen) -> bytes:
+def decoded(batch: FrozenBatch) -> bytes:
     (record,) = decode_batch(batch.payload)
     assert record.value is not None
     return record.value

@@ -119,19 +119,8 @@ class Encoding:
         return (self.start + map_partition + turn * step) % partitions
 
 
-class Frozen(NamedTuple):
-    """One encoded batch, not yet stamped."""
-
-    where: TopicPartition
-    number: int
-    records: int
-    size: int
-    checksum: int
-    payload: bytearray
-
-
 class ManifestEntry(NamedTuple):
-    """One batch of the manifest."""
+    """What a frozen batch is known by."""
 
     map_partition: int
     number: int
@@ -140,19 +129,26 @@ class ManifestEntry(NamedTuple):
     checksum: int
 
 
-class BatchToPublish(NamedTuple):
-    """One batch of the manifest, and its content, or the place of it: in the stage topic or in a file. None: Spark's
-    storage has it."""
+class FrozenBatch(NamedTuple):
+    """One encoded batch, not yet stamped."""
 
+    where: TopicPartition
     entry: ManifestEntry
     content: Buffer | Staged | SpoolPlace | None
+    """The batch itself, or its place: in the stage topic or in a file. None: Spark's storage has it."""
+
+    @property
+    def payload(self) -> Buffer:
+        """The batch itself, where it is at hand."""
+        assert not isinstance(self.content, Staged | SpoolPlace | None)
+        return self.content
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The batches to publish: target partition → its batches in order."""
 
-    batches: Mapping[TopicPartition, tuple[BatchToPublish, ...]]
+    batches: Mapping[TopicPartition, tuple[FrozenBatch, ...]]
     lacks_content: bool = False
     """Rows were longer than expected, and their content is missing here: freeze again."""
     digest: str = ""
@@ -211,7 +207,7 @@ class Encoder:
         self._turns: Counter[str] = Counter()
         """Topic → the number of Arrow batches with rows for it."""
 
-    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Frozen]:
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[FrozenBatch]:
         """Yield the rows as record batches; nothing more once a row lacks its content."""
         for rows in batches:
             if LONG in rows.schema.names:
@@ -225,7 +221,7 @@ class Encoder:
             for where in list(self._open):
                 yield from self._close(where)
 
-    def _add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
+    def _add(self, rows: pa.RecordBatch) -> Iterator[FrozenBatch]:
         now_ms = time.time_ns() // 1_000_000
         for topic, part in self._by_topic(rows):
             target = self.targets.get(topic) if topic is not None else None
@@ -253,7 +249,7 @@ class Encoder:
             mask = pc.is_null(topics) if name is None else pc.equal(topics, topic)
             yield name if name is not None else self.encoding.topic, rows.filter(mask)
 
-    def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[Frozen]:
+    def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[FrozenBatch]:
         import numpy as np
         import pyarrow.compute as pc
 
@@ -358,7 +354,7 @@ class Encoder:
 
     def _close(
         self, where: TopicPartition, rows: pa.RecordBatch | None = None, order: Any = None, at: int = 0
-    ) -> Iterator[Frozen]:
+    ) -> Iterator[FrozenBatch]:
         builder = self._open.pop(where)
         payload = builder.build(self.encoding.codec, self.encoding.level)
         limit = self.targets[where.topic].max_bytes
@@ -378,11 +374,13 @@ class Encoder:
             return
         yield self._frozen(where, builder.count, payload)
 
-    def _frozen(self, where: TopicPartition, records: int, payload: bytearray) -> Frozen:
+    def _frozen(self, where: TopicPartition, records: int, payload: bytearray) -> FrozenBatch:
         self._number += 1
-        return Frozen(where, self._number, records, len(payload), read_header(payload).crc, payload)
+        crc = read_header(payload).crc
+        entry = ManifestEntry(self.map_partition, self._number, records, len(payload), crc)
+        return FrozenBatch(where, entry, payload)
 
-    def _unwritable(self, rows: pa.RecordBatch, topic: str | None, why: str, now_ms: int) -> Iterator[Frozen]:
+    def _unwritable(self, rows: pa.RecordBatch, topic: str | None, why: str, now_ms: int) -> Iterator[FrozenBatch]:
         dead_letter = self.encoding.dead_letter
         if dead_letter is None:
             raise Unwritable(
@@ -474,65 +472,60 @@ def freeze_rows(
         map_partition = context.partitionId() if context is not None else 0
         encoder = Encoder(encoding, map_partition)
         frozen = chain(encoder.encode(batches), _said_by(encoder))
-        yield from _rows_of(frozen, map_partition) if folder is None else _spooled(frozen, map_partition, folder)
+        yield from _rows_of(frozen) if folder is None else _spooled(frozen, folder)
 
     return freeze
 
 
-def _said_by(encoder: Encoder) -> Iterator[Frozen]:
+def _said_by(encoder: Encoder) -> Iterator[FrozenBatch]:
     """Yield the rows of the manifest that are not batches: when all rows are read."""
     if encoder.lacks_content:
-        yield Frozen(TopicPartition("", TOO_LONG), 0, 0, 0, 0, bytearray())
+        yield FrozenBatch(TopicPartition("", TOO_LONG), ManifestEntry(encoder.map_partition, 0, 0, 0, 0), b"")
     if encoder.digest is not None:
-        yield Frozen(TopicPartition("", DIGEST), 0, encoder.digest.count, 0, encoder.digest.signed, bytearray())
+        entry = ManifestEntry(encoder.map_partition, 0, encoder.digest.count, 0, encoder.digest.signed)
+        yield FrozenBatch(TopicPartition("", DIGEST), entry, b"")
 
 
-def _rows_of(frozen: Iterator[Frozen], map_partition: int) -> Iterator[pa.RecordBatch]:
+def _rows_of(frozen: Iterator[FrozenBatch]) -> Iterator[pa.RecordBatch]:
     """Yield encoded batches as rows, small ones together. A large one is not copied."""
-    held: list[Frozen] = []
+    held: list[FrozenBatch] = []
     size = 0
     for batch in frozen:
-        if held and size + batch.size > _TOGETHER:
-            yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
+        if held and size + batch.entry.size > _TOGETHER:
+            yield _as_rows(held, payload=_binary([each.payload for each in held]))
             held, size = [], 0
         held.append(batch)
-        size += batch.size
+        size += batch.entry.size
     if held:
-        yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
+        yield _as_rows(held, payload=_binary([each.payload for each in held]))
 
 
-def _spooled(frozen: Iterator[Frozen], map_partition: int, folder: str) -> Iterator[pa.RecordBatch]:
+def _spooled(frozen: Iterator[FrozenBatch], folder: str) -> Iterator[pa.RecordBatch]:
     """Write encoded batches to a file, and yield one Arrow batch that describes them all."""
     import pyarrow as pa
 
-    kept: list[Frozen] = []
+    kept: list[FrozenBatch] = []
     places: list[SpoolPlace] = []
     with SpoolWriter(folder) as file:
         for batch in frozen:
             places.append(file.put(batch.payload))
-            kept.append(batch._replace(payload=bytearray()))
+            kept.append(batch._replace(content=None))
     if kept:
         files = pa.array([place.file for place in places], pa.string())
-        yield _as_rows(kept, map_partition, file=files, at=pa.array([place.at for place in places], pa.int64()))
+        yield _as_rows(kept, file=files, at=pa.array([place.at for place in places], pa.int64()))
 
 
-def _as_rows(frozen: list[Frozen], map_partition: int, **content: pa.Array) -> pa.RecordBatch:
+def _as_rows(frozen: list[FrozenBatch], **content: pa.Array) -> pa.RecordBatch:
     """Return the columns of the manifest, and the further ones."""
     import pyarrow as pa
 
-    cells = [
-        pa.array([batch.where.topic for batch in frozen], pa.string()),
-        pa.array([batch.where.partition for batch in frozen], pa.int32()),
-        pa.repeat(pa.scalar(map_partition, pa.int32()), len(frozen)),
-        pa.array([batch.number for batch in frozen], pa.int32()),
-        pa.array([batch.records for batch in frozen], pa.int32()),
-        pa.array([batch.size for batch in frozen], pa.int32()),
-        pa.array([batch.checksum for batch in frozen], pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays([*cells, *content.values()], names=[*MANIFEST_COLUMNS, *content])
+    kinds = (pa.string(), *[pa.int32()] * 5, pa.int64())
+    cells = zip(*((*batch.where, *batch.entry) for batch in frozen), strict=True)
+    columns = [pa.array(column, kind) for column, kind in zip(cells, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays([*columns, *content.values()], names=[*MANIFEST_COLUMNS, *content])
 
 
-def _binary(cells: list[bytearray]) -> pa.Array:
+def _binary(cells: list[Buffer]) -> pa.Array:
     """Build a binary array without converting to bytes as `pa.array` would; a single cell is not copied."""
     import numpy as np
     import pyarrow as pa
@@ -545,24 +538,24 @@ def _binary(cells: list[bytearray]) -> pa.Array:
     )
 
 
-def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
-    """Build the manifest of batches that this process has encoded and will publish, in their order."""
-    batches: dict[TopicPartition, list[BatchToPublish]] = {}
-    for where, number, records, size, checksum, payload in frozen:
-        entry = ManifestEntry(0, number, records, size, checksum)
-        batches.setdefault(where, []).append(BatchToPublish(entry, payload))
+def manifest_of_frozen(frozen: Iterable[FrozenBatch]) -> Manifest:
+    """Build the manifest of batches that the driver publishes, in their order."""
+    batches: dict[TopicPartition, list[FrozenBatch]] = {}
+    for batch in frozen:
+        batches.setdefault(batch.where, []).append(batch)
     return Manifest({where: tuple(found) for where, found in batches.items()})
 
 
 def manifest_of(rows: list[Any], *, digest: bool = False) -> Manifest:
     """Build the manifest from the collected rows (MANIFEST_COLUMNS). `digest`: tasks computed one."""
     digests = [(row.records, row.checksum) for row in rows if row.partition == DIGEST]
-    batches: dict[TopicPartition, list[BatchToPublish]] = {}
+    batches: dict[TopicPartition, list[FrozenBatch]] = {}
     for row in sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number)):
         if row.partition >= 0:
             entry = ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
             place = SpoolPlace(row.file, row.at) if hasattr(row, "file") else None
-            batches.setdefault(TopicPartition(row.topic, row.partition), []).append(BatchToPublish(entry, place))
+            where = TopicPartition(row.topic, row.partition)
+            batches.setdefault(where, []).append(FrozenBatch(where, entry, place))
     return Manifest(
         {where: tuple(found) for where, found in batches.items()},
         lacks_content=any(row.partition == TOO_LONG for row in rows),

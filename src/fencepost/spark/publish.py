@@ -21,7 +21,7 @@ from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning
-from fencepost.spark.freeze import MANIFEST_COLUMNS, BatchToPublish, Manifest, ManifestEntry, compare
+from fencepost.spark.freeze import MANIFEST_COLUMNS, FrozenBatch, Manifest, ManifestEntry, compare
 from fencepost.spark.spool import SpoolPlace, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
@@ -39,7 +39,7 @@ RESULT: Final = (
 _NOWHERE: Final = TopicPartition("", -1)
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
-_Batches: TypeAlias = "Mapping[TopicPartition, Sequence[BatchToPublish]]"
+_Batches: TypeAlias = "Mapping[TopicPartition, Sequence[FrozenBatch]]"
 """Target partitions with their batches, in order."""
 _Entries: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
 
@@ -83,7 +83,7 @@ def by_driver(links: LeaderChannels, transaction: SharedTransaction, batches: _B
         return
     for where, found in batches.items():
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        for entry, _ in found:
+        for _, entry, _ in found:
             content = next(read)
             compare(where, entry, entry, content)
             writer.write(bytearray(content))
@@ -95,7 +95,7 @@ def _publish_at_once(
 ) -> None:
     """Publish one batch per target partition."""
     payloads: dict[TopicPartition, bytearray] = {}
-    for where, ((entry, _),) in batches.items():
+    for where, ((_, entry, _),) in batches.items():
         content = next(read)
         compare(where, entry, entry, content)
         payloads[where] = bytearray(content)
@@ -113,7 +113,7 @@ def by_threads(routes: Routes, transaction: SharedTransaction, batches: _Batches
     targets = list(batches.items())
     threads = min(_THREADS, len(targets))
 
-    def publish(some: list[tuple[TopicPartition, Sequence[BatchToPublish]]]) -> None:
+    def publish(some: list[tuple[TopicPartition, Sequence[FrozenBatch]]]) -> None:
         with LeaderChannels(routes) as links:
             by_driver(links, transaction, dict(some), stage=stage)
 
@@ -195,12 +195,12 @@ def publish_files(
     """Return the function that Spark maps over the shares of the manifest; as `publish_rows`."""
 
     def publish(share: _Batches) -> list[PublishedPartition]:
-        expected = {where: [entry for entry, _ in batches] for where, batches in share.items()}
+        expected = {where: [batch.entry for batch in batches] for where, batches in share.items()}
         with Routes(settings) as routes, LeaderChannels(routes) as links, SpoolReader() as files:
             entries = (
                 (where, entry, files.read(place, entry.size))
                 for where, batches in share.items()
-                for entry, place in batches
+                for _, entry, place in batches
                 if isinstance(place, SpoolPlace)
             )
             return list(_publish(links, transaction, expected, entries))

@@ -43,12 +43,12 @@ from fencepost.core.micro_batch.protocol import (
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
 from fencepost.spark import columns
 from fencepost.spark.digest import digest_text
-from fencepost.spark.freeze import BatchToPublish, Encoder, Encoding, Manifest
+from fencepost.spark.freeze import Encoder, Encoding, FrozenBatch, Manifest, manifest_of_frozen
 from fencepost.spark.options import WriterOptions, imported, parse_writer
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
 from fencepost.spark.sink import other_rows_text, report_batch
-from fencepost.spark.stage import Carried, StageWriter, carried
+from fencepost.spark.stage import StageWriter, carried
 from fencepost.spark.workers import Shipped
 from fencepost.types import TopicPartition
 
@@ -96,7 +96,7 @@ class FrozenRows(WriterCommitMessage):  # type: ignore[misc]
     run: str
     batch: int
     map_partition: int
-    batches: tuple[Carried, ...]
+    batches: tuple[FrozenBatch, ...]
     topic_ids: Mapping[str, UUID | None] = field(default_factory=dict)
     """The ids of the topics that the task knew."""
     digest: tuple[int, int] | None = None
@@ -144,7 +144,7 @@ class _Writer(Shipped):
         encoder = Encoder(self._encoding(start=crc32((query or self.options.name).encode()) + batch), where)
         rows = (columns.normalised_rows(each, self._columns) for each in self._as_arrow(iterator))
         limit = share_of(self.options.inline_bytes, where)
-        batches = carried(encoder.encode(rows), where, limit, lambda: self._stage(encoder.targets))
+        batches = carried(encoder.encode(rows), limit, lambda: self._stage(encoder.targets))
         ids = {topic: encoder.targets[topic].topic_id for topic in {each.where.topic for each in batches}}
         digest = encoder.digest
         summed = None if digest is None else (digest.count, digest.sum)
@@ -308,12 +308,9 @@ class MessagesContent(Content):
         """Empty if it is not known whether the query keeps state."""
 
     def freeze(self, position: str) -> FrozenContent:
-        by_target: dict[TopicPartition, list[BatchToPublish]] = {}
-        for message in sorted(self._messages, key=lambda message: message.map_partition):
-            for batch in message.batches:
-                by_target.setdefault(batch.where, []).append(BatchToPublish(batch.entry, batch.content))
         ids = {topic: found for message in self._messages for topic, found in message.topic_ids.items()}
-        self.manifest = Manifest({where: tuple(found) for where, found in by_target.items()})
+        messages = sorted(self._messages, key=lambda message: message.map_partition)
+        self.manifest = manifest_of_frozen(batch for message in messages for batch in message.batches)
         return FrozenContent(topics=topics_text(self._runner.cluster_id, ids), digest=self._digest)
 
     def other_rows(self, last: Progress) -> str:

@@ -11,7 +11,7 @@ import pytest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.spark import columns
-from fencepost.spark.freeze import BatchToPublish, Manifest, ManifestEntry
+from fencepost.spark.freeze import FrozenBatch, Manifest, ManifestEntry
 from fencepost.spark.options import SinkOptions
 from fencepost.spark.sink import DataFrameContent, RowHabits
 from fencepost.types import TopicPartition
@@ -33,7 +33,7 @@ def test_topics_that_rows_name_are_looked_up_again_for_each_attempt(monkeypatch:
     monkeypatch.setattr(
         DataFrameContent,
         "_frozen_by_tasks",
-        lambda *_: Manifest({TopicPartition("t", 0): (BatchToPublish(entry, None),)}),
+        lambda *_: Manifest({TopicPartition("t", 0): (FrozenBatch(TopicPartition("t", 0), entry, None),)}),
     )
     runner: Any = SimpleNamespace(settings=ClientSettings.of("127.0.0.1:1"), name="n", admin=None, cluster_id="c")
     df: Any = SimpleNamespace(schema=None)

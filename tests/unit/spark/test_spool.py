@@ -104,7 +104,7 @@ def test_the_manifest_of_a_task_says_where_its_batches_are(tmp_path: Path) -> No
     manifest = manifest_of([SimpleNamespace(**row) for row in found.to_pylist()])
     (batches,) = manifest.batches.values()
     with SpoolReader() as reader:
-        read = [reader.read(place, entry.size) for entry, place in batches if isinstance(place, SpoolPlace)]
+        read = [reader.read(place, entry.size) for _, entry, place in batches if isinstance(place, SpoolPlace)]
     assert len(read) == len(batches) > 1
     assert [record.value for batch in read for record in decode_batch(batch)] == values
     assert manifest.published_by == "tasks"
