@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.routing import Routes
@@ -183,7 +184,7 @@ def publish_rows(
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Routes(settings) as routes, LeaderChannels(routes) as links:
-            for answer in _publish(links, transaction, expected, _entries(rows)):
+            for answer in _publish(links, transaction, _stored(rows), expected):
                 yield _as_row(answer)
 
     return publish
@@ -197,57 +198,42 @@ def publish_files(
     def publish(share: _Batches) -> list[PublishedPartition]:
         expected = {where: [batch.entry for batch in batches] for where, batches in share.items()}
         with Routes(settings) as routes, LeaderChannels(routes) as links, SpoolReader() as files:
-            entries = (
-                (where, entry, files.read(place, entry.size))
-                for where, batches in share.items()
-                for _, entry, place in batches
-                if isinstance(place, SpoolPlace)
+            read = (
+                batch._replace(content=files.read(batch.content, batch.entry.size))
+                for batches in share.values()
+                for batch in batches
+                if isinstance(batch.content, SpoolPlace)
             )
-            return list(_publish(links, transaction, expected, entries))
+            return list(_publish(links, transaction, read, expected))
 
     return publish
 
 
-def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Buffer]]:
+def _stored(rows: Iterator[pa.RecordBatch]) -> Iterator[FrozenBatch]:
+    """Yield the batches that Spark's storage has kept."""
     for batch in rows:
-        cells = [batch.column(name).to_pylist() for name in MANIFEST_COLUMNS]
-        payloads = batch.column("payload")
-        for at, (topic, partition, map_partition, number, records, size, checksum) in enumerate(
-            zip(*cells, strict=True)
-        ):
+        cells = zip(*(batch.column(name).to_pylist() for name in MANIFEST_COLUMNS), strict=True)
+        for cell, payload in zip(cells, batch.column("payload"), strict=True):
+            topic, partition, map_partition, number, records, size, checksum = cell
             entry = ManifestEntry(map_partition, number, records, size, checksum & 0xFFFFFFFF)
-            yield TopicPartition(topic, partition), entry, payloads[at].as_buffer()
+            yield FrozenBatch(TopicPartition(topic, partition), entry, memoryview(payload.as_buffer()))
 
 
 def _publish(
-    links: LeaderChannels,
-    transaction: SharedTransaction,
-    expected: _Entries,
-    entries: Iterator[tuple[TopicPartition, ManifestEntry, Buffer]],
+    links: LeaderChannels, transaction: SharedTransaction, batches: Iterator[FrozenBatch], expected: _Entries
 ) -> Iterator[PublishedPartition]:
     where: TopicPartition | None = None
-    writer: PartitionWriter | None = None
-    at = 0
     try:
-        for target, entry, payload in entries:
-            if target != where:
-                if writer is not None and where is not None:
-                    yield _result(where, writer)
-                where, at = target, 0
-                writer = PartitionWriter(links, transaction, target)
-            assert writer is not None
-            wanted = expected.get(target, ())
-            compare(target, wanted[at] if at < len(wanted) else None, entry, memoryview(payload))
-            writer.write(payload if isinstance(payload, bytearray) else bytearray(payload))
-            at += 1
-        if writer is not None and where is not None:
-            yield _result(where, writer)
+        for target, found in groupby(batches, lambda batch: batch.where):
+            where, wanted = target, expected.get(target, ())
+            writer = PartitionWriter(links, transaction, target)
+            for at, batch in enumerate(found):
+                payload = batch.payload
+                compare(target, wanted[at] if at < len(wanted) else None, batch.entry, memoryview(payload))
+                writer.write(payload if isinstance(payload, bytearray) else bytearray(payload))
+            yield PublishedPartition(target.topic, target.partition, writer.finish(), writer.repeated)
     except FencepostError as error:
         yield failed(where, error)
-
-
-def _result(where: TopicPartition, writer: PartitionWriter) -> PublishedPartition:
-    return PublishedPartition(*where, last_sequence=writer.finish(), repeated=writer.repeated)
 
 
 def _as_row(answer: PublishedPartition) -> pa.RecordBatch:
