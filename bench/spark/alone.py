@@ -12,7 +12,7 @@ from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import Target
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.kernel import CODECS
-from fencepost.spark import arrow
+from fencepost.spark import columns
 from fencepost.spark.freeze import Encoder, Encoding
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def seconds(address: str, topic: str) -> dict[str, float]:
     with Routes(ClientSettings.of(address)) as routes:
         for partition, stop in latest.items():
             wanted = Range(topic, partition, 0, stop)
-            rows += arrow.rows(wanted, fetch(routes, wanted), ("key", "value"))
+            rows += columns.rows(wanted, fetch(routes, wanted), ("key", "value"))
     decoded = time.process_time()
     target = Target("out", PARTITIONS, 1 << 20, compacted=False)
     encoding = Encoding({"out": target}, "out", CODECS["none"], None, 512 << 10, None, None)

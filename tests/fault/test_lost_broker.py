@@ -13,10 +13,10 @@ from fencepost import Admin, Producer
 from fencepost.cli import main
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
-from fencepost.client.micro_batch.progress_topic import ProgressTopic
 from fencepost.client.micro_batch.targets import describe
+from fencepost.client.micro_batch.topics import ProgressTopic
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX as SINKS
 from fencepost.spark import readiness
 from tests.support.kafka import running
 from tests.support.kafka_cluster import NODES, KafkaCluster

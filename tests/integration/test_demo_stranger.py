@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import fencepost
-from fencepost.demo import stranger
+from fencepost.demo import proof
 from tests.integration.conftest import TestedServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.compat, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-Read = Callable[[str, str, int], Iterator[stranger.Found]]
+Read = Callable[[str, str, int], Iterator[proof.Found]]
 
 
-@pytest.mark.parametrize("read", [stranger._by_confluent_kafka, stranger._by_kafka_python, stranger._by_reader])
+@pytest.mark.parametrize("read", [proof._by_confluent_kafka, proof._by_kafka_python, proof._by_reader])
 def test_a_stranger_reads_what_is_committed(ours: TestedServer, name: str, read: Read) -> None:
     with fencepost.Admin(ours.address) as admin:
         admin.create_topic(name, 2)
@@ -47,7 +47,7 @@ def test_a_stranger_reads_what_is_committed(ours: TestedServer, name: str, read:
 def test_the_first_that_is_installed_counts(
     absent: tuple[str, ...], chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stranger, "find_spec", lambda package: None if package in absent else object())
-    found = stranger.choose()
+    monkeypatch.setattr(proof, "find_spec", lambda package: None if package in absent else object())
+    found = proof.choose_stranger()
     assert found.name == chosen
     assert (found.advice is None) == (len(absent) < 2), "our own says that it is no stranger"

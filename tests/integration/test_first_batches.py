@@ -19,7 +19,7 @@ from fencepost.client.transactions.shared_writer import (
 )
 from fencepost.kernel import encode_batch, read_header
 from fencepost.spark import publish
-from fencepost.spark.freeze import Frozen, manifest_of_frozen
+from fencepost.spark.freeze import FrozenBatch, ManifestEntry, manifest_of_frozen
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.committed import committed_values
@@ -77,7 +77,7 @@ def test_a_server_that_is_away_for_a_moment_does_not_fail_the_driver(server: Tes
         wanted = [TopicPartition(name, partition) for partition in range(PARTITIONS)]
         contents = [encode_batch([(None, str(where).encode(), 0, None)]) for where in wanted]
         manifest = manifest_of_frozen(
-            Frozen(where, 0, 1, len(content), read_header(content).crc, content)
+            FrozenBatch(where, ManifestEntry(0, 0, 1, len(content), read_header(content).crc), content)
             for where, content in zip(wanted, contents, strict=True)
         )
         name_of_it = Transactional(routes, f"{name}-id")
@@ -89,7 +89,7 @@ def test_a_server_that_is_away_for_a_moment_does_not_fail_the_driver(server: Tes
         back = Timer(1.0, proxy.refuse, [False])
         back.start()
         stack.callback(back.join)
-        publish.by_driver(channels, SharedTransaction(name_of_it.name, identity), manifest)
+        publish.by_driver(channels, SharedTransaction(name_of_it.name, identity), manifest.batches)
         name_of_it.end(identity, commit=True)
         name_of_it.end(identity, commit=True)
     assert committed_values(server.address, name) == [str(where).encode() for where in wanted]

@@ -14,15 +14,14 @@ from fencepost import Admin
 from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
 from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, ends_of, open_stage
 from fencepost.client.read import picked
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
-from fencepost.core.micro_batch.staging import Staged, ends_of
 from fencepost.kernel import decode_batch, encode_batch, read_header
-from fencepost.spark.freeze import Frozen, compare
-from fencepost.spark.stage import Carried, StageWriter, carried, contents
+from fencepost.spark.freeze import FrozenBatch, ManifestEntry, compare
+from fencepost.spark.stage import StageWriter, carried, contents
 from fencepost.spark.writer import FrozenRows, batch_writer, stream_writer
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
@@ -34,20 +33,18 @@ LARGEST = 200_000
 TARGETS = (Target("a", 3, LARGEST, compacted=False), Target("b", 1, 1_000, compacted=False))
 
 
-def frozen(number: int, size: int) -> Frozen:
+def frozen(number: int, size: int) -> FrozenBatch:
     """A batch of exactly so many bytes."""
     value = random.Random(number).randbytes(size)
     while len(batch := encode_batch([(None, value, 7, None)])) > size:
         value = value[: len(value) - (len(batch) - size)]
     where = TopicPartition("a", number % 3) if size > 1_000 else TopicPartition("b", 0)
-    return Frozen(where, number, 1, len(batch), read_header(batch).crc, batch)
+    return FrozenBatch(where, ManifestEntry(7, number, 1, len(batch), read_header(batch).crc), batch)
 
 
-def staged(server: TestedServer, name: str, given: list[Frozen]) -> tuple[Carried, ...]:
+def staged(server: TestedServer, name: str, given: list[FrozenBatch]) -> tuple[FrozenBatch, ...]:
     settings = ClientSettings.of(server.address)
-    return carried(
-        iter(given), 7, 0, lambda: StageWriter.open(settings, name, TARGETS, retention=3600.0, patience=30.0)
-    )
+    return carried(iter(given), 0, lambda: StageWriter.open(settings, name, TARGETS, retention=3600.0, patience=30.0))
 
 
 def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: TestedServer, name: str) -> None:
@@ -57,14 +54,13 @@ def test_every_batch_up_to_the_targets_limit_is_staged_and_comes_back(server: Te
     places = [each.content for each in found if isinstance(each.content, Staged)]
     assert len(places) == len(given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
-        assert len(admin.describe_topic(TOPIC_PREFIX + name).partitions) == 4
-        entries = [each.entry for each in found]
-        read = contents(routes, TOPIC_PREFIX + name, entries, [each.content for each in found])
-        for batch, entry, content in zip(given, entries, read, strict=True):
+        assert len(admin.describe_topic(STAGE_TOPIC_PREFIX + name).partitions) == 4
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, found)
+        for batch, (_, entry, _), content in zip(given, found, read, strict=True):
             compare(batch.where, entry, entry, content)
             assert content == batch.payload
         clear_stage(admin, name, ends_of(places))
-        assert admin.earliest(TOPIC_PREFIX + name) == admin.latest(TOPIC_PREFIX + name)
+        assert admin.earliest(STAGE_TOPIC_PREFIX + name) == admin.latest(STAGE_TOPIC_PREFIX + name)
 
 
 def test_the_commit_fetches_little_more_than_what_it_reads_from_the_stage(server: TestedServer, name: str) -> None:
@@ -73,10 +69,10 @@ def test_the_commit_fetches_little_more_than_what_it_reads_from_the_stage(server
     staged(server, name, given)
     with Admin(server.address) as admin, Routes(ClientSettings.of(server.address)) as routes:
         fetched = 0
-        for partition, end in admin.latest(TOPIC_PREFIX + name).items():
-            for batches in fetch(routes, Range(TOPIC_PREFIX + name, partition, 0, end)):
+        for partition, end in admin.latest(STAGE_TOPIC_PREFIX + name).items():
+            for batches in fetch(routes, Range(STAGE_TOPIC_PREFIX + name, partition, 0, end)):
                 fetched += sum(batch.header.size * batch.header.count for batch in batches)
-    assert fetched < 1.5 * sum(batch.size for batch in given)
+    assert fetched < 1.5 * sum(batch.entry.size for batch in given)
 
 
 def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedServer, name: str) -> None:
@@ -86,11 +82,11 @@ def test_a_segment_of_the_stage_has_room_for_the_largest_batch(server: TestedSer
     settings = ClientSettings.of(server.address)
     batch = frozen(0, largest - 100)
     with StageWriter.open(settings, name, targets, retention=3600.0, patience=30.0) as stage:
-        stage.put(0, batch)
+        stage.put(batch)
         (found,) = stage.finish()
     assert isinstance(found.content, Staged)
     with Routes(settings) as routes:
-        assert list(contents(routes, TOPIC_PREFIX + name, [found.entry], [found.content])) == [batch.payload]
+        assert list(contents(routes, STAGE_TOPIC_PREFIX + name, [found])) == [batch.payload]
 
 
 @pytest.mark.parametrize("largest", [2**31 - 1, 2**31 - 100])
@@ -107,7 +103,7 @@ def test_a_task_does_not_hold_what_the_stage_has_not_taken_yet(server: TestedSer
     with StageWriter.open(ClientSettings.of(server.address), name, targets, retention=3600.0, patience=30.0) as stage:
         held = []
         for _ in range(16):
-            stage.put(0, batch)
+            stage.put(batch)
             held.append(stage.producer.stats().bytes)
         assert len({each.content for each in stage.finish() if isinstance(each.content, Staged)}) == 16
     assert max(held) < 17 << 20
@@ -115,19 +111,19 @@ def test_a_task_does_not_hold_what_the_stage_has_not_taken_yet(server: TestedSer
 
 def test_a_batch_too_large_for_the_users_own_stage_travels_in_the_message(server: TestedServer, name: str) -> None:
     with Admin(server.address) as admin:
-        admin.create_topic(TOPIC_PREFIX + name, 1, configs={"max.message.bytes": "100000"})
+        admin.create_topic(STAGE_TOPIC_PREFIX + name, 1, configs={"max.message.bytes": "100000"})
     given = [frozen(number, size) for number, size in enumerate([5_000, 99_990, 50_000, LARGEST, 40_000, 50_000])]
     found = staged(server, name, given)
     assert [isinstance(each.content, Staged) for each in found] == [True, False, True, False, True, True]
     with Routes(ClientSettings.of(server.address)) as routes:
-        read = contents(routes, TOPIC_PREFIX + name, [each.entry for each in found], [each.content for each in found])
+        read = contents(routes, STAGE_TOPIC_PREFIX + name, found)
         assert list(read) == [batch.payload for batch in given]
 
 
 VALUES = StructType().add("value", "binary")
 
 
-def commit(server: TestedServer, target: str, name: str, run: int, batch: int, rows: tuple[Carried, ...]) -> None:
+def commit(server: TestedServer, target: str, name: str, run: int, batch: int, rows: tuple[FrozenBatch, ...]) -> None:
     """Commit a micro-batch of a query, as Spark does when its only task is done."""
     options = {"kafka.bootstrap.servers": server.address, "topic": target, "name": name}
     stream_writer(options, VALUES).commit([FrozenRows("query", str(uuid.UUID(int=run)), batch, 7, rows)], batch)
@@ -139,9 +135,9 @@ def test_a_job_deletes_its_stage_once_it_is_written(server: TestedServer, name: 
         options = {"kafka.bootstrap.servers": server.address, "topic": name, "job": name}
         for _ in range(2):  # the second time it is skipped
             rows = rows_for(name, staged(server, f"job.{name}", [frozen(number, 900) for number in range(5)]))
-            assert TOPIC_PREFIX + f"job.{name}" in names(admin)
+            assert STAGE_TOPIC_PREFIX + f"job.{name}" in names(admin)
             batch_writer(options, VALUES, overwrite=False).commit([FrozenRows("", "", 0, 7, rows)])
-            assert TOPIC_PREFIX + f"job.{name}" not in names(admin)
+            assert STAGE_TOPIC_PREFIX + f"job.{name}" not in names(admin)
             assert len(committed_values(server.address, name)) == 5
 
 
@@ -151,8 +147,8 @@ def test_two_drivers_with_one_stage_write_each_batch_once(server: TestedServer, 
     with Admin(server.address) as admin:
         admin.create_topic(name, 1)
     given = [frozen(number, 900) for number in range(30)]
-    first: list[Carried] = []
-    second: list[Carried] = []
+    first: list[FrozenBatch] = []
+    second: list[FrozenBatch] = []
     for number, batch in enumerate(given[:10]):
         (second if number % 2 else first).extend(rows_for(name, staged(server, name, [batch])))
     second += rows_for(name, staged(server, name, given[10:12]))
@@ -204,12 +200,12 @@ def names(admin: Admin) -> set[str]:
     return {topic.name for topic in admin.topics(internal=True)}
 
 
-def rows_for(target: str, found: tuple[Carried, ...]) -> tuple[Carried, ...]:
+def rows_for(target: str, found: tuple[FrozenBatch, ...]) -> tuple[FrozenBatch, ...]:
     """What a task has staged, all for the only partition of the target."""
     return tuple(each._replace(where=TopicPartition(target, 0)) for each in found)
 
 
-def decoded(batch: Frozen) -> bytes:
+def decoded(batch: FrozenBatch) -> bytes:
     (record,) = decode_batch(batch.payload)
     assert record.value is not None
     return record.value

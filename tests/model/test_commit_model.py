@@ -9,7 +9,7 @@ of disturbances, and hypothesis goes deeper at random.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,29 +19,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.core.micro_batch.protocol import (
-    Announce,
     BatchOutcome,
     CalledTwice,
-    Commit,
-    Compare,
-    Fence,
-    Freeze,
     FrozenContent,
-    Look,
     Origin,
-    Peek,
     Progress,
-    Publish,
     Replaced,
     SinkInstance,
     SinkNameInUse,
     SinkProtocol,
-    SinkStep,
     StepFailed,
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
 from tests.support.examples import examples
+from tests.support.sink_steps import Announce, Commit, Compare, Fence, Freeze, Look, Peek, Publish, SinkStep, steps_of
 
 pytestmark = pytest.mark.model
 
@@ -197,7 +189,7 @@ class Driver:
         return SinkProtocol("k", who, attempts=2, adopt=self.adopt, **how)
 
     def _micro_batch(self, protocol: SinkProtocol, batch: int, origin: Origin) -> Iterator[str]:
-        steps = protocol.micro_batch("q", batch, now_ms=self.number, origin=origin)
+        steps = steps_of(protocol, "q", batch, now_ms=self.number, origin=origin)
         try:
             step = next(steps)
             while True:
@@ -455,12 +447,7 @@ def test_the_state_of_a_query_has_seen_the_rows_that_are_in_the_log(processes: b
 
 def test_the_model_notices_a_state_of_rows_that_are_not_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of the check: a protocol that skips a batch without comparing its rows."""
-
-    def no_difference(*_: object) -> Generator[SinkStep, Any, str]:
-        yield from ()
-        return ""
-
-    monkeypatch.setattr(SinkProtocol, "_difference", no_difference)
+    monkeypatch.setattr(SinkProtocol, "_difference", lambda *_: "")
     with pytest.raises(AssertionError, match="the state has seen"):
         explore(lambda choose: play(choose, disturbances=2, stateful=True))
 

@@ -21,8 +21,7 @@ import pytest
 import fencepost
 import fencepost.spark
 from fencepost import Admin
-from fencepost.spark.jobs import write
-from fencepost.spark.sink import Sink
+from fencepost.spark.sink import Sink, write
 from fencepost.spark.source import register
 from tests.support.committed import committed_values
 from tests.support.kafka import KafkaBroker, KafkaUnavailable

@@ -10,7 +10,7 @@ import fencepost
 import fencepost.spark
 from fencepost import Admin, SendFailed, ServerError
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
+from fencepost.core.micro_batch.protocol import SINK_ID_PREFIX
 from fencepost.errors import ErrorCode
 from fencepost.spark.copy import Copy
 from tests.support.committed import committed_values
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
 
 
 def create(servers: str, topic: str, *sinks: str) -> None:
-    ids = ",".join(TRANSACTIONAL_ID_PREFIX + sink for sink in sinks)
+    ids = ",".join(SINK_ID_PREFIX + sink for sink in sinks)
     with Admin(servers) as admin:
         admin.create_topic(topic, 3, configs={"fencepost.writer.transactional.ids": ids})
 

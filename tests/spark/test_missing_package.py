@@ -16,8 +16,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StringType, StructField, StructType
 
+from fencepost.spark.options import parse_source
 from fencepost.spark.source import BatchReader, StreamReader
-from fencepost.spark.source_options import parse
 from fencepost.spark.writer import batch_writer, stream_writer
 from tests.support.spark import CONF, DAEMON, ROOT
 from tests.support.spark_drivers import PATIENCE, connecting
@@ -51,8 +51,8 @@ def test_a_worker_without_the_package_says_so(kind: str, bare: Path, ours: str, 
     """PySpark sends readers and writers to its workers with this cloudpickle."""
     subscribed = options(ours, subscribe=name)
     made: dict[str, Any] = {
-        "read": lambda: BatchReader(parse(subscribed, streaming=False)),
-        "readStream": lambda: StreamReader(parse(subscribed, streaming=True)),
+        "read": lambda: BatchReader(parse_source(subscribed, streaming=False)),
+        "readStream": lambda: StreamReader(parse_source(subscribed, streaming=True)),
         "write": lambda: batch_writer(options(ours, topic=name, job=name, create="1"), VALUE, overwrite=False),
         "writeStream": lambda: stream_writer(options(ours, topic=name, name=name, create="1"), VALUE),
     }

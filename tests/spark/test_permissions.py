@@ -9,9 +9,9 @@ import pytest
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.core.micro_batch.protocol import SINK_ID_PREFIX
 from fencepost.kernel import encode_batch
 from fencepost.spark.readiness import try_name, try_read, try_write
 from fencepost.types import TopicPartition
@@ -26,7 +26,7 @@ def test_what_a_check_tries_leaves_an_open_transaction_alone(servers: str, name:
         admin.create_topic(name, 1)
         if tried == "first":
             try_name(routes, name, 60_000)
-        steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + name)
+        steps = Transactional(routes, SINK_ID_PREFIX + name)
         who = steps.init(60_000)
         steps.add_partitions(who, [TopicPartition(name, 0)])
         links = LeaderChannels(routes)

@@ -13,19 +13,18 @@ import pytest
 
 from fencepost import Admin
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.runner import Advice, MicroBatchSteps, Runner
+from fencepost.client.micro_batch.runner import Advice, Content, MicroBatchSteps, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
 from fencepost.core.micro_batch.protocol import FrozenContent, Poisoned, Replaced, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition
 from tests.support.committed import committed_values
-from tests.support.sink_rows import GivenContent
 
 pytestmark = pytest.mark.integration
 
 
-class Words(GivenContent):
+class Words(Content):
     """A micro-batch whose rows are given: one record batch per partition."""
 
     def __init__(self, runner: Runner, topic: str, words: list[str]) -> None:

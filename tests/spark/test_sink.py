@@ -16,7 +16,7 @@ import fencepost.spark
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import ProgressTopic
+from fencepost.client.micro_batch.topics import ProgressTopic
 from fencepost.errors import ConfigError, ErrorCode, ServerError
 from tests.support import spark_writing
 from tests.support.committed import committed, committed_values
@@ -555,7 +555,7 @@ def test_rows_that_come_out_otherwise_on_recomputation_are_never_mixed(
         if not lost:
             lost.append(True)
             if kept_in == "files":
-                Path(manifest.places[min(manifest.places)][0].file).unlink()
+                Path(manifest.batches[min(manifest.batches)][0].content.file).unlink()
             else:
                 kept.unpersist(blocking=True)
         original(kept, settings, transaction, manifest)

@@ -20,8 +20,8 @@ from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.errors import ConfigError, FencepostError, ServerError
 from fencepost.kernel import decode_batch
 from fencepost.spark import offsets
+from fencepost.spark.options import parse_source
 from fencepost.spark.source import RememberingStreamReader, StreamReader
-from fencepost.spark.source_options import parse
 from tests.spark.test_source import NOW, fill
 
 pytestmark = pytest.mark.integration
@@ -29,19 +29,24 @@ pytestmark = pytest.mark.integration
 
 def reader(servers: str, **options: str) -> StreamReader:
     given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
-    parsed = parse({key.lower(): value for key, value in given.items()}, streaming=True)
+    parsed = parse_source({key.lower(): value for key, value in given.items()}, streaming=True)
     return StreamReader(dataclasses.replace(parsed, columns=("value",)))
 
 
 def remembering(servers: str, **options: str) -> RememberingStreamReader:
     """The reader for Spark 4.0 and 4.1. `make matrix` runs it there; here a test makes their calls in their order."""
     given = {"kafka.bootstrap.servers": servers, "startingOffsets": "earliest", **options}
-    return RememberingStreamReader(parse({key.lower(): value for key, value in given.items()}, streaming=True))
+    return RememberingStreamReader(parse_source({key.lower(): value for key, value in given.items()}, streaming=True))
 
 
 def place(stored: dict[str, Any]) -> dict[str, dict[int, int]]:
     """The offsets of an end, without its notes."""
-    return offsets.from_json(stored)
+    return offsets.by_topic(offsets.from_json(stored))
+
+
+def began(end: dict[str, Any]) -> dict[str, dict[int, int]]:
+    """Where a micro-batch with this end begins."""
+    return offsets.by_topic(offsets.began(end))
 
 
 def planned(source: StreamReader | RememberingStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
@@ -176,7 +181,7 @@ def test_records_lost_from_a_crashed_micro_batch_stop_the_stream(servers: str, n
         for _ in range(2):
             fill(servers, name, range(100), partitions=2)
         second = source.latestOffset(first, ReadAllAvailable())
-        assert (offsets.began(first), offsets.began(second)) == ({name: {0: 0}}, {name: {1: 0}})
+        assert (began(first), began(second)) == ({name: {0: 0}}, {name: {1: 0}})
         admin.delete_records(name, {0: 60, 1: 70})
         strict, lenient = reader(servers, subscribe=name), reader(servers, subscribe=name, failOnDataLoss="false")
         for again in (strict, lenient):
@@ -191,7 +196,7 @@ def test_records_lost_from_a_crashed_micro_batch_stop_the_stream(servers: str, n
         # A partition that has lost its first records before the stream saw it, as Spark's source judges it.
         with pytest.raises(DataLost, match=f"{name}-1 is new to the stream, but its log starts at 70"):
             strict.latestOffset(first, ReadAllAvailable())
-        assert offsets.began(lenient.latestOffset(first, ReadAllAvailable())) == {name: {1: 70}}
+        assert began(lenient.latestOffset(first, ReadAllAvailable())) == {name: {1: 70}}
         for each in (source, strict, lenient):
             each.stop()
 
@@ -227,7 +232,7 @@ def test_a_stream_goes_on_if_its_first_batch_is_never_planned(servers: str, name
     limited = remembering(servers, **options, maxOffsetsPerTrigger="2")
     first = newer.latestOffset(newer.initialOffset(), ReadAllAvailable())
     assert first == older.latestOffset() == limited.latestOffset()
-    assert place(first) == offsets.began(first) == {name: {0: 0}}
+    assert place(first) == began(first) == {name: {0: 0}}
     fill(servers, name, range(5), partitions=1)
     onward = newer.latestOffset(first, ReadAllAvailable())
     assert place(onward) == place(older.latestOffset()) == {name: {0: 5}}
@@ -245,7 +250,7 @@ def test_a_stream_that_waits_for_more_offsets_notes_where_it_began(servers: str,
     fill(servers, name, range(5), partitions=1)
     source = reader(servers, subscribe=name, minOffsetsPerTrigger="10")
     first = source.latestOffset(source.initialOffset(), source.getDefaultReadLimit())
-    assert place(first) == offsets.began(first) == {name: {0: 0}}
+    assert place(first) == began(first) == {name: {0: 0}}
     assert source.latestOffset(first, source.getDefaultReadLimit()) == first
     assert place(source.latestOffset(first, ReadAllAvailable())) == {name: {0: 5}}  # trigger(once=True) does not wait
     fill(servers, name, range(5), partitions=1)

@@ -16,7 +16,7 @@ import pytest
 from fencepost import Admin, Producer
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import ProgressTopic
+from fencepost.client.micro_batch.topics import ProgressTopic
 from tests.support.committed import committed_values
 from tests.support.spark_drivers import Drivers
 

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from fencepost import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import TRANSACTIONAL_ID_PREFIX
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.core.micro_batch.protocol import SINK_ID_PREFIX
 from tests.support.committed import committed_values
 from tests.support.paused_commit import paused_at
 from tests.support.spark import ROOT
@@ -78,7 +78,7 @@ def test_a_second_query_under_one_name_is_refused_and_the_first_goes_on(
     with paused_at("verify", tmp_path / "paused", batch=1) as pause, Routes(ClientSettings.of(servers)) as routes:
         first = start(df, servers, tmp_path / "first", topic=target, name=name, onStep=pause.step)
         pause.wait(first)
-        at_work = Transactional(routes, TRANSACTIONAL_ID_PREFIX + name)
+        at_work = Transactional(routes, SINK_ID_PREFIX + name)
         before = at_work.describe()
         with pytest.raises(Exception, match="belongs to another query"):
             run(df, servers, tmp_path / "second", topic=target, name=name)

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fencepost import Admin, Producer
 from fencepost.cli import main
 from fencepost.client.admin_client import HIGH_WATERMARK
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX
 from tests.support.committed import committed, committed_values
 from tests.support.paused_commit import paused_at
 from tests.support.spark_writing import create, fill, numbers, run, save, stream
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.filterwarnings("
 
 def ends_of_stage(servers: str, name: str) -> tuple[dict[int, int], dict[int, int]]:
     with Admin(servers) as admin:
-        return dict(admin.earliest(TOPIC_PREFIX + name)), dict(admin.latest(TOPIC_PREFIX + name))
+        return dict(admin.earliest(STAGE_TOPIC_PREFIX + name)), dict(admin.latest(STAGE_TOPIC_PREFIX + name))
 
 
 @pytest.mark.every_run("kafka")
@@ -50,7 +50,7 @@ def test_a_large_micro_batch_goes_through_the_stage_which_is_cleared(
     assert sum(end.values()) >= 9
     assert first == end
     with Admin(servers) as admin:
-        configs = {entry.name: entry.value for entry in admin.topic_configs(TOPIC_PREFIX + name)}
+        configs = {entry.name: entry.value for entry in admin.topic_configs(STAGE_TOPIC_PREFIX + name)}
     assert configs["retention.ms"] == "3600000"
     assert configs["cleanup.policy"] == "delete"
     assert configs["max.message.bytes"] == str(1_048_588 + 1_024)
@@ -59,7 +59,7 @@ def test_a_large_micro_batch_goes_through_the_stage_which_is_cleared(
     reset = CliRunner().invoke(main, ["sink", "reset", name, "--yes", "--servers", servers])
     assert reset.exit_code == 0, reset.output
     with Admin(servers) as admin:
-        assert not [each for each in admin.topics(internal=True) if each.name == TOPIC_PREFIX + name]
+        assert not [each for each in admin.topics(internal=True) if each.name == STAGE_TOPIC_PREFIX + name]
 
 
 @pytest.mark.every_run("fencepost")
@@ -69,7 +69,7 @@ def test_tasks_with_little_and_with_much_keep_the_order_of_the_rows(
     """The first and the last of three tasks fit into their messages. The second one has a row as large as the target
     accepts, which a stage of the user's own does not."""
     with Admin(servers) as admin:
-        for topic in (name, f"{TOPIC_PREFIX}job.{name}"):
+        for topic in (name, f"{STAGE_TOPIC_PREFIX}job.{name}"):
             admin.create_topic(topic, 1, configs={"max.message.bytes": "100000"})
     wide = "int(case when id = 450 then 99900 when id between 300 and 599 then 2000 else 0 end)"
     df = spark.range(0, 900, 1, 3).selectExpr(f"concat(id, ' ', repeat('x', {wide})) value")
@@ -80,7 +80,7 @@ def test_tasks_with_little_and_with_much_keep_the_order_of_the_rows(
     save(df, servers, topic=name, job=name, inlineBytes=100_000)
     assert len(committed_values(servers, name)) == 900
     with Admin(servers) as admin:  # a job needs its stage once
-        assert not [each for each in admin.topics(internal=True) if each.name == f"{TOPIC_PREFIX}job.{name}"]
+        assert not [each for each in admin.topics(internal=True) if each.name == f"{STAGE_TOPIC_PREFIX}job.{name}"]
 
 
 @pytest.mark.long
@@ -89,7 +89,7 @@ def test_a_stage_that_is_gone_fails_the_batch_and_skips_nothing(
 ) -> None:
     """Expired, deleted, and with other content under the same offsets."""
     source, target, checkpoint = f"{name}-in", f"{name}-out", tmp_path / "checkpoint"
-    stage = TOPIC_PREFIX + name
+    stage = STAGE_TOPIC_PREFIX + name
     create(servers, target)
     df = stream(spark, servers, source)
     options: dict[str, Any] = {"topic": target, "name": name, "inlineBytes": 0}

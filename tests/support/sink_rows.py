@@ -5,28 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.runner import Content, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch.protocol import FrozenContent, Progress
+from fencepost.core.micro_batch.protocol import FrozenContent
 from fencepost.kernel import encode_batch
 from fencepost.types import TopicPartition
 
 
-class GivenContent:
-    """What contents of a micro-batch that are given have in common."""
-
-    advice = Advice()
-
-    def other_rows(self, last: Progress) -> str:
-        return ""
-
-    def is_unwanted(self) -> bool:
-        return False
-
-    def close(self) -> None: ...
-
-
-class Rows(GivenContent):
+class Rows(Content):
     """A micro-batch of a sink, as Spark's driver carries it out, with rows that are given."""
 
     def __init__(self, runner: Runner, topic: str, count: int) -> None:

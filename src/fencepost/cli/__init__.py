@@ -33,9 +33,32 @@ def main() -> None:
     """
 
 
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell.
+
+    \b
+    Examples:
+      fencepost completion bash >> ~/.bashrc                                  bash 4.4 or newer
+      fencepost completion zsh >> ~/.zshrc
+      fencepost completion fish > ~/.config/fish/completions/fencepost.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    root = click.get_current_context().find_root()
+    # Not `.source()`: it checks the version of this machine's bash, and the script may be for another machine.
+    how = found(root.command, {}, "fencepost", "_FENCEPOST_COMPLETE")
+    click.echo(how.source_template % how.source_vars())
+
+
 main.add_section("Getting started", "demo", "serve", "config", "certificate", "doctor", "debug", "ping", "completion")
 main.add_section("Records", "produce", "consume", "copy", "migrate")
-main.add_section("Inspect and manage", "topic", "group", "producers", "transactions", "sink", "user", "acl", "quota")
+main.add_section(
+    "Inspect and manage", "topic", "group", "producers:transactions", "transactions", "sink", "user", "acl", "quota"
+)
 main.add_section("Monitoring", "generate")
 main.add_section("Keep", "backup", "restore:backup", "check:backup")
 main.add_section("Ownership", "own", "owners:own")

@@ -167,23 +167,14 @@ def _filters(
     from fencepost.core.security.acls import AclFilter, Operation, PatternType, Permission, ResourceType
 
     if kind is None:
-        pattern = PatternType.PREFIXED if prefixed else PatternType.ANY
-        permission = Permission.DENY if deny else Permission.ANY
-        resource = None
+        kinds, pattern, permission, resource = ResourceType.ANY, PatternType.ANY, Permission.ANY, None
     else:
-        pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
-        permission = Permission.DENY if deny else Permission.ALLOW
+        kinds, pattern, permission = resource_type(kind), PatternType.LITERAL, Permission.ALLOW
         resource = _name(kind, name)
+    pattern = PatternType.PREFIXED if prefixed else pattern
+    permission = Permission.DENY if deny else permission
     return [
-        AclFilter(
-            ResourceType.ANY if kind is None else resource_type(kind),
-            pattern,
-            resource,
-            principal,
-            host,
-            each,
-            permission,
-        )
+        AclFilter(kinds, pattern, resource, principal, host, each, permission)
         for each in (_operations(operations) if operations else [Operation.ANY])
     ]
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command, partitions_option
-from fencepost.cli.output import is_terminal
-from fencepost.cli.own_option import how_to_own, own_options, told_when_lost
-from fencepost.cli.progress import progress
+from fencepost.cli.output import is_terminal, progress
+from fencepost.cli.own import how_to_own, own_options, told_when_lost
 from fencepost.core.rows import json_bytes
 
 if TYPE_CHECKING:

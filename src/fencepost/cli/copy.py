@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
+from fencepost.cli.output import progress
 from fencepost.errors import ConfigError, FencepostError
 
 if TYPE_CHECKING:
@@ -85,10 +86,10 @@ def copy(
         began = time.monotonic()
         records = size = rounds = 0
         try:
-            with _bar(follow or target.as_json) as show:
+            with progress("copied", quiet=follow or target.as_json, rates=True) as advance:
                 for done in work.rounds(follow=follow):
                     records, size, rounds = records + done.records, size + done.bytes, rounds + 1
-                    show(records, done.lag)
+                    advance(done.records, done.bytes, done.lag)
         except KeyboardInterrupt:
             if not follow:
                 raise
@@ -163,30 +164,3 @@ def _interrupted_afterwards() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _bar(quiet: bool) -> Iterator[Any]:
-    """Show a bar at a terminal: records, rate, and the time left."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda _records, _lag: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [
-        TextColumn("copied"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    ]
-    began = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task("copy", total=None, rate="")
-
-        def show(records: int, lag: int) -> None:
-            rate = f"{records / max(time.monotonic() - began, 0.001):,.0f}/s"
-            progress.update(task, completed=records, total=records + lag, rate=rate)
-
-        yield show

@@ -102,15 +102,15 @@ def _installation() -> Iterator[CheckResult]:
 
 
 def _java() -> Iterator[CheckResult]:
-    from fencepost.spark import java
+    from fencepost.spark.workers import JAVA_ADVICE, find_java
 
-    found = java.find()
+    found = find_java()
     if found is None:
-        yield CheckResult("java", "absent", "no working Java found; needed for Spark", java.ADVICE)
+        yield CheckResult("java", "absent", "no working Java found; needed for Spark", JAVA_ADVICE)
     elif found.new_enough:
         yield CheckResult("java", "ok", f"{found.version}, {found.path}")
     else:
-        yield CheckResult("java", "absent", f"{found.version}, {found.path}: too old for Spark", java.ADVICE)
+        yield CheckResult("java", "absent", f"{found.version}, {found.path}: too old for Spark", JAVA_ADVICE)
 
 
 def _connection(settings: ClientSettings, questions: Iterable[tuple[str, str, str]]) -> Iterator[CheckResult]:
@@ -160,9 +160,9 @@ def _offered(admin: Admin) -> Iterator[CheckResult]:
 def _replication(admin: Admin) -> Iterator[CheckResult]:
     """Check the topics in which owners and sinks keep their state."""
     from fencepost.client.admin.lasting import weak_topics
-    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
-    from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
+    from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX as STAGES
     from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
+    from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX as SINKS
 
     names = [topic.name for topic in admin.topics(internal=True) if topic.name.startswith((OWNERS, SINKS, STAGES))]
     weak = list(weak_topics(admin, names))

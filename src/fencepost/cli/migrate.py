@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.output import Column
-from fencepost.cli.progress import progress
+from fencepost.cli.output import Column, progress
 from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
 
 if TYPE_CHECKING:

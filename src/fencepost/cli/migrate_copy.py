@@ -5,7 +5,7 @@ after it has compared the last records on both sides. Nobody else may write to t
 answered an unexpected offset stops.
 
 Batches are moved whole where possible (`client/read/resending.py`), with several in flight, also across short gaps
-(`migrate_writer.py`). Partitions are copied side by side, because a long gap costs round trips to the target.
+(`OffsetWriter`). Partitions are copied side by side, because a long gap costs round trips to the target.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from fencepost.cli.migrate_checks import FILLER_KEY, FILLER_VALUE, CopyTarget
-from fencepost.cli.migrate_writer import OffsetWriter, markers
+from fencepost.client.admin_client import Admin
+from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.blocking import raise_for
+from fencepost.client.cluster.handshake import Question, choose_version
+from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.client.read.resending import OutgoingBatch, outgoing
+from fencepost.client.reader import Reader
 from fencepost.client.transactions.coordinator import Transactional
-from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
+from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SentBatch, SharedTransaction
 from fencepost.core.migration import CopyStep, HeadStep, RecordsStep, copy_steps
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import encode_batch, read_header
-from fencepost.types import TopicPartition
+from fencepost.types import EARLIEST, LATEST, TopicPartition
+from fencepost.wire import messages
 from fencepost.wire.apis import Key
 
 _WORKERS: Final = 4
@@ -60,6 +64,22 @@ _NOTHING_WRITTEN: Final = frozenset(
     }
 )
 _TAKEN_OVER: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
+FILLER_KEY: Final = b""
+FILLER_VALUE: Final = b""
+"""Key and value of a record that only uses up an offset."""
+_COMPARED: Final = 1000
+"""Offsets before the target's end whose records are compared before a copy goes on."""
+_MARKER_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.002
+_MARKER_VERSION: Final = 1
+"""The next one says how strictly the epoch is checked, which matters to coordinators."""
+_REFUSED: Final = frozenset(
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+)
+"""Nothing was written, and it can be later."""
+_FIRST_PAUSE: Final = 0.01
+_LONGEST_PAUSE: Final = 1.0
 
 T = TypeVar("T")
 Advance: TypeAlias = Callable[[int, int], None]
@@ -328,3 +348,245 @@ def _fill(writer: PartitionWriter, records: int, timestamp: int) -> None:
     if records:
         writer.write(encode_batch([(FILLER_KEY, FILLER_VALUE, when, None)] * records, codec=_LZ4))
     writer.finish()
+
+
+# --- writing ---
+
+
+def markers(channel: BatchChannel, where: TopicPartition, who: Identity, count: int) -> Question:
+    """Return the request that writes this number of markers to the leader, as coordinators do."""
+    version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
+    marker = {
+        "producer_id": who.pid,
+        "producer_epoch": who.epoch,
+        "transaction_result": True,
+        "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
+        "coordinator_epoch": 0,
+    }
+    return Question(Key.WRITE_TXN_MARKERS, version, {"markers": [marker] * count})
+
+
+class _SentMarkers(SentBatch):
+    """Markers in flight. They have no records, so no sequence of their own."""
+
+    who: Identity
+    number: int
+
+
+class OffsetWriter(PartitionWriter):
+    """Batches and markers to one partition of the target, each at its own offset, several of them in flight.
+
+    A log of transactions has a marker behind every few records, so its copy alternates between batches and markers.
+    They go down one connection, where a broker handles one request after the other: so they keep their order without
+    waiting for each other's answers.
+
+    A batch has a sequence: it can be sent again, and it fails if the one before it is missing. A marker has none, so an
+    answer that does not come cannot be cured, and the run ends: the next one goes on from the target's end. A refusal
+    can be cured, because the markers behind a refused batch are refused for the same reason. If one was not, it took
+    the offset of a record, and the copy cannot go on.
+    """
+
+    def __init__(self, channels: LeaderChannels, identity: Identity, where: TopicPartition) -> None:
+        super().__init__(channels, SharedTransaction(None, identity), where, fresh=True)
+        self._at = where
+        self._expected: dict[int, int] = {}
+        """First sequence → offset of the batches without an answer."""
+
+    @property
+    def sequences(self) -> int:
+        return self._next
+
+    def write_at(self, offset: int, batch: bytearray | memoryview) -> None:
+        self._expected[self._next] = offset
+        self.write(batch)
+
+    def write_markers(self, who: Identity, count: int) -> None:
+        """Send markers behind the batches in flight. The leader must have accepted one of `who` before."""
+        sent = _SentMarkers(self._next, self._next - 1, bytearray())
+        sent.who, sent.number = who, count
+        self._unanswered.append(sent)
+        try:
+            self._send(sent)
+        except FencepostError as error:
+            self._recover(error)
+
+    def _send(self, sent: SentBatch) -> None:
+        if not isinstance(sent, _SentMarkers):
+            super()._send(sent)
+            return
+        if self._channel is None:
+            self._channel = self._channels.to_leader(self._where)
+        key, version, fields = markers(self._channel, self._where, sent.who, sent.number)
+        self._channel.send(key, version, [messages.encode_request(key, version, fields)])
+
+    def _receive(self) -> None:
+        if not isinstance(self._unanswered[0], _SentMarkers):
+            super()._receive()
+            return
+        assert self._channel is not None
+        answer = messages.decode_response(Key.WRITE_TXN_MARKERS, *self._channel.receive())
+        for marker in answer.markers:
+            code = ErrorCode.of(marker.topics[0].partitions[0].error_code)
+            if code is not ErrorCode.NONE:
+                raise ServerError(code, f"writing a marker to {self._at.topic}-{self._at.partition}")
+        self._unanswered.popleft()
+
+    def _stored(self, sent: SentBatch, offset: int) -> None:
+        expected = self._expected.pop(sent.first)
+        if offset not in (-1, expected):
+            raise FencepostError(
+                f"{self._at.topic}-{self._at.partition}: the target gave offset {offset} instead of {expected}, so "
+                "another program writes to it. Stop that program, delete the topic on the target, and start again"
+            )
+
+    def _recover(self, error: FencepostError) -> None:
+        if not any(isinstance(sent, _SentMarkers) for sent in self._unanswered):
+            super()._recover(error)
+            return
+        refusal = self._refusal_of_all(error)
+        pauses = Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, self._patience)
+        while self._unanswered:
+            if self._channel is not None:
+                self._channels.drop(self._channel)  # and with it the old leader
+                self._channel = None
+            if not pauses.wait():
+                raise refusal
+            try:
+                while self._unanswered:
+                    self._send(self._unanswered[0])
+                    self._receive()
+            except ServerError as again:
+                if again.code not in _REFUSED:
+                    raise
+                refusal = again
+
+    def _refusal_of_all(self, error: FencepostError) -> ServerError:
+        """Return the refusal of all that was in flight. Raise an error if some of it was written, or may have been."""
+        if not isinstance(error, ServerError) or error.code not in _REFUSED:
+            raise error
+        refused = deque([self._unanswered.popleft()])
+        while self._unanswered:
+            try:
+                self._receive()
+            except ServerError as also:
+                if also.code not in _REFUSED | {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}:
+                    raise
+                refused.append(self._unanswered.popleft())
+            else:
+                raise FencepostError(
+                    f"{self._at.topic}-{self._at.partition}: the target refused a part of the copy ({error}), and "
+                    "wrote what comes behind it. Delete the topic on the target, and start again"
+                ) from error
+        self._unanswered = refused
+        return error
+
+
+# --- the target ---
+
+
+class CopyTarget:
+    """Both clusters, for questions about one partition. Threads may share it."""
+
+    def __init__(self, source: ClientSettings, target: ClientSettings) -> None:
+        self._source = source
+        self._target = target
+        self._from = Admin(source)
+        self.to = Admin(target)
+        self._compared: dict[TopicPartition, int] = {}
+        """Partitions whose last records were compared, with the target's end at that time."""
+
+    def close(self) -> None:
+        self._from.close()
+        self.to.close()
+
+    def demand_copy(self, where: TopicPartition) -> None:
+        """Raise FencepostError if the target has a partition that is not a copy of the source's. Change nothing."""
+        first, end = _at(self._from, where, EARLIEST), _at(self._from, where, LATEST, committed=True)
+        self._demand_same_tail(where, first, self._settled_end(where), end)
+
+    def prepare(self, where: TopicPartition) -> tuple[int, int, int]:
+        """Return the source's start, the target's end, and the source's end, of a target that can be continued."""
+        first, end = _at(self._from, where, EARLIEST), _at(self._from, where, LATEST, committed=True)
+        at = self._settled_end(where)
+        self._demand_same_tail(where, first, at, end)
+        oldest = _at(self.to, where, EARLIEST)
+        if oldest < first <= at and self._has_only_fillers(where, oldest, first):
+            self.delete_before(where, first)  # a run was killed when it had written them, and not deleted
+        return first, at, end
+
+    def delete_before(self, where: TopicPartition, offset: int) -> None:
+        self.to.delete_records(where.topic, {where.partition: offset})
+
+    def await_end(self, where: TopicPartition, position: int) -> None:
+        """Wait until markers are in the log: Kafka acknowledges the end of a transaction before it writes them."""
+        deadline = time.monotonic() + _MARKER_SECONDS
+        while (end := _at(self.to, where, LATEST)) != position:
+            if end > position or time.monotonic() > deadline:
+                raise _unlike(where, f"it ends at {end} instead of {position}")
+            time.sleep(_POLL_SECONDS)
+
+    def _settled_end(self, where: TopicPartition) -> int:
+        """Return the target's end once no transaction is open there."""
+        deadline = time.monotonic() + _MARKER_SECONDS
+        while True:
+            end = _at(self.to, where, LATEST)
+            if _at(self.to, where, LATEST, committed=True) == end:
+                return end
+            if time.monotonic() > deadline:
+                raise FencepostError(f"{where.topic}-{where.partition} has an open transaction on the target")
+            time.sleep(_POLL_SECONDS)
+
+    def _demand_same_tail(self, where: TopicPartition, first: int, at: int, end: int) -> None:
+        """Check that the target's last records are the source's. Either side may have removed some of them since."""
+        if self._compared.get(where) == at > first:
+            return
+        self._compare(where, first, at, end)
+        self._compared[where] = at
+
+    def _compare(self, where: TopicPartition, first: int, at: int, end: int) -> None:
+        if at > end:
+            raise _unlike(where, f"it ends at {at}, the source at {end}: programs have written to it")
+        oldest = _at(self.to, where, EARLIEST)
+        start = max(at - _COMPARED, first, oldest)
+        if start >= at:
+            # Nothing can be compared, and all that the target has will be deleted, because the source has none of it.
+            if not self._has_only_fillers(where, max(at - _COMPARED, oldest), at):
+                raise _unlike(where, f"it has records before {at}, and the source starts at {first}")
+            return
+        ours = _records(self._source, where, start, at)
+        theirs = _records(self._target, where, start, at)
+        removed = self._removes_keys(where.topic)
+        for offset, record in ours.items():
+            if theirs.get(offset, record if removed else None) != record:
+                raise _unlike(where, f"its record {offset} is missing or another one")
+        if removed and ours and not theirs:
+            raise _unlike(where, f"it has no record from {start} to {at - 1}")
+
+    def _removes_keys(self, topic: str) -> bool:
+        """Tell if the target compacts the topic: it may have removed records that the source still has. A run that was
+        killed has left the policy of its copying there; then the source's tells it."""
+        configs = (*self.to.topic_configs(topic), *self._from.topic_configs(topic))
+        return any(each.name == "cleanup.policy" and "compact" in (each.value or "") for each in configs)
+
+    def _has_only_fillers(self, where: TopicPartition, start: int, stop: int) -> bool:
+        there = _records(self._target, where, start, min(stop, start + _COMPARED))
+        return all(fields[1:] == (FILLER_KEY, FILLER_VALUE, ()) for fields in there.values())
+
+
+def _at(admin: Admin, where: TopicPartition, time: int, *, committed: bool = False) -> int:
+    found = admin.offsets(where.topic, time, partitions=[where.partition], read_committed=committed)
+    return int(found[where.partition].offset)
+
+
+def _records(settings: ClientSettings, where: TopicPartition, start: int, stop: int) -> dict[int, tuple[object, ...]]:
+    if start >= stop:
+        return {}
+    with Reader(settings, where, start=start, stop=stop) as reader:
+        return {each.offset: (each.timestamp, each.key, each.value, tuple(each.headers)) for each in reader}
+
+
+def _unlike(where: TopicPartition, why: str) -> FencepostError:
+    return FencepostError(
+        f"{where.topic}-{where.partition} on the target is not a copy that can be continued: {why}. Delete the "
+        "topic there and start again, or leave the topic out (--topic)"
+    )

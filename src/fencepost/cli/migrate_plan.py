@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from fencepost.client.admin.lasting import copied_configs
 from fencepost.client.admin.results import ClientQuotas, NewTopic
 from fencepost.client.admin_client import Admin
-from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX as SINKS
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGES
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX as STAGES
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX as SINKS
 from fencepost.core.migration import OffsetTransfer, transfer
 from fencepost.core.quotas import describe_entity, entity_of
 from fencepost.core.rows import GroupOffset, GroupSummary
@@ -23,7 +23,6 @@ from fencepost.types import TopicPartition
 Fate: TypeAlias = Literal["copy", "keep", "left", "lost", "refused"]
 
 GUARDS: Final = frozenset({"fencepost.writer.group", "fencepost.reader.group", "fencepost.writer.transactional.ids"})
-_OF_ITS_CLUSTER: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
 _LIFETIME: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 """Configs that decide which records are removed. The target gets them also if the source has them by default: its own
 defaults may be others, and remove what was just copied."""
@@ -117,7 +116,6 @@ def make_plan(
 
 def _topic(source: Admin, name: str, *, exists: bool) -> TopicPlan:
     known = source.topic_configs(name)
-    own = {each.name: each.value for each in known if each.value and each.source == "topic"}
     lifetime = {each.name: each.value for each in known if each.value and each.name in _LIFETIME}
     written = source.latest(
         name
@@ -125,9 +123,9 @@ def _topic(source: Admin, name: str, *, exists: bool) -> TopicPlan:
     return TopicPlan(
         name,
         len(source.describe_topic(name).partitions),
-        {config: value for config, value in own.items() if not _OF_ITS_CLUSTER.fullmatch(config)},
+        copied_configs(known),
         lifetime,
-        {config: value for config, value in own.items() if config in GUARDS},
+        {each.name: each.value for each in known if each.value and each.source == "topic" and each.name in GUARDS},
         dict(source.earliest(name)),
         dict(source.latest(name, read_committed=True)),
         dict(written),

@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs.
+"""Tables and progress bars for people, JSON for programs.
 
 rich draws when stdout is a terminal; elsewhere the same table is plain aligned text, stable for `grep` and `awk`.
 """
@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, TextIO
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, TextIO
 
 import click
+
+_RECORDS_PER_UPDATE: Final = 1000
+"""Records between two updates of a progress bar, which would otherwise slow the transfer down."""
 
 
 class Column(NamedTuple):
@@ -82,3 +88,47 @@ def _show_rich(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None
     for row in rows:
         table.add_row(*(Text(text) for text in row))  # Text: names may contain rich's markup
     Console().print(table)
+
+
+class Advance(Protocol):
+    def __call__(self, records: int, size: int, left: int | None = None, /) -> None: ...
+
+
+@contextmanager
+def progress(
+    verb: str, files: Sequence[Path] = (), *, total: int | None = None, quiet: bool = False, rates: bool = False
+) -> Iterator[Advance]:
+    """Show a progress bar on stderr; nothing if stderr is not a terminal. Yield a function to call with the records and
+    bytes done, and how many records are left if that has changed. The bar ends at the size of the files or at `total`
+    records; without either it only counts. `rates`: show the total, and records and bytes per second, too."""
+    if quiet or not is_terminal(sys.stderr):
+        yield lambda _records, _bytes, _left=None: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    in_bytes = sum(file.stat().st_size for file in files)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{verb} 0", total=in_bytes or total)
+        records = size = shown = 0
+        began = time.monotonic()
+
+        def text() -> str:
+            if not rates:
+                return f"{verb} {records:,}"
+            seconds = max(time.monotonic() - began, 0.001)
+            per_second = f"{records / seconds:,.0f}/s, {size / seconds / 1e6:.1f} MB/s"
+            return f"{verb} {records:,} of {total:,} ({per_second})"
+
+        def advance(more_records: int, more_bytes: int, left: int | None = None) -> None:
+            nonlocal records, size, shown, total
+            records += more_records
+            size += more_bytes
+            if left is not None:
+                total = records + left
+            if records - shown >= _RECORDS_PER_UPDATE:
+                shown = records
+                bar.update(task, completed=size if in_bytes else records, total=in_bytes or total, description=text())
+
+        yield advance

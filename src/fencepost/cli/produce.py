@@ -15,8 +15,9 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.own_option import (
-    SESSION,
+from fencepost.cli.output import progress
+from fencepost.cli.own import (
+    PRODUCER_SESSION,
     OwnershipLost,
     how_to_own,
     own_options,
@@ -24,7 +25,6 @@ from fencepost.cli.own_option import (
     told_when_lost,
     woken_when_lost,
 )
-from fencepost.cli.progress import progress
 from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
 from fencepost.types import fault_of_topic_name
 
@@ -192,7 +192,7 @@ def produce(
     with Routes(settings) as routes:
         routes.any()  # fail at once on a wrong address; the producer waits for a server that goes away later
     sent, stopped = SendTally(), ""
-    how = how_to_own(owned_in, generation, SESSION)
+    how = how_to_own(owned_in, generation, PRODUCER_SESSION)
     names = [] if owned_in is None else partitions_of(target, topic, () if partition is None else (partition,))
     with (
         told_when_lost(owned_in),

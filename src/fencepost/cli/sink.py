@@ -39,12 +39,14 @@ def list_sinks(target: ClusterTarget) -> None:
       fencepost sink list
       fencepost sink list --json
     """
-    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX
+    from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 
     settings = target.settings()
     with target.admin() as admin:
         names = [
-            t.name.removeprefix(TOPIC_PREFIX) for t in admin.topics(internal=True) if t.name.startswith(TOPIC_PREFIX)
+            t.name.removeprefix(PROGRESS_TOPIC_PREFIX)
+            for t in admin.topics(internal=True)
+            if t.name.startswith(PROGRESS_TOPIC_PREFIX)
         ]
         found = {name: _last(settings, name) for name in names}
     columns = [Column("sink"), Column("query"), Column("batch", True), Column("rows", True)]
@@ -80,31 +82,34 @@ def reset(target: ClusterTarget, name: str, yes: bool) -> None:
       fencepost sink reset job.2026-11-15
     """
     from fencepost.client.cluster.routing import Routes
-    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
-    from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
+    from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, check_name
     from fencepost.client.transactions.coordinator import Transactional
+    from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
 
-    topic = TOPIC_PREFIX + check_name(name)
+    topic = PROGRESS_TOPIC_PREFIX + check_name(name)
     confirm(f"delete the progress of sink {name}, and fence the query that runs it?", yes)
     settings = target.settings()
     with target.admin() as admin, Routes(settings) as routes:
         progress = _last(settings, name)
         # In this order: the open transaction of a running driver is aborted before its record of progress is deleted.
-        Transactional(routes, TRANSACTIONAL_ID_PREFIX + name).init(60_000)
+        Transactional(routes, SINK_ID_PREFIX + name).init(60_000)
         admin.delete_topic(topic)
         with suppress(ServerError):  # a stage is deleted too, if there is one and if that is permitted
-            admin.delete_topic(STAGE_PREFIX + name)
+            admin.delete_topic(STAGE_TOPIC_PREFIX + name)
     target.done(f"reset {name}: it had written {progress or 'nothing yet'}", {"reset": name, "found": progress})
 
 
 def _last(settings: ClientSettings, name: str) -> Progress | None:
     from fencepost.client.cluster.routing import Routes
-    from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, ProgressTopic
+    from fencepost.client.micro_batch.topics import ProgressTopic
+    from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 
     with Routes(settings) as routes:
         try:
             return ProgressTopic(routes, name).last(settled=False)
         except ServerError as error:
             if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise ServerError(error.code, f"there is no sink {name!r} (no topic {TOPIC_PREFIX}{name})") from error
+                raise ServerError(
+                    error.code, f"there is no sink {name!r} (no topic {PROGRESS_TOPIC_PREFIX}{name})"
+                ) from error
             raise

@@ -1,8 +1,8 @@
 """The driver of generator protocols.
 
 A protocol is a generator that decides and does nothing itself: it yields a step and is sent the answer. A caller
-carries the steps out, over sockets or in a test. The handshake (`client/cluster/handshake.py`), a claim on Apache Kafka
-(`core/own/kafka_steps.py`) and a micro-batch (`core/micro_batch/protocol.py`) are such protocols.
+carries the steps out, over sockets or in a test. The handshake (`client/cluster/handshake.py`) and a claim on Apache
+Kafka (`core/own/kafka_steps.py`) are such protocols.
 """
 
 from __future__ import annotations

@@ -7,11 +7,13 @@ stopped child (SIGSTOP) cannot read; but POSIX sends SIGHUP and SIGCONT to an or
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -80,3 +82,8 @@ def end_with_parent() -> threading.Event:
 
     threading.Thread(target=watch, daemon=True).start()
     return go
+
+
+def tell(**what: object) -> None:
+    """Print a line of JSON with the time, which the parent reads."""
+    print(json.dumps({"time": time.time(), **what}), flush=True)

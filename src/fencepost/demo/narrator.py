@@ -5,42 +5,32 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 _LABEL: Final = 12
 
 
-class Narrator(Protocol):
-    def say(self, label: str, text: str) -> None: ...
-
-    def blow(self, label: str, text: str) -> None:
-        """Report that something was killed, stopped or rejected."""
-
-    def bar(self, label: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
-        """Yield a function to call with the progress so far."""
-
-
-class Silent:
+class Narrator:
     """No output, for `--json`."""
 
     def say(self, label: str, text: str) -> None:
         pass
 
     def blow(self, label: str, text: str) -> None:
-        pass
+        """Report that something was killed, stopped or rejected."""
+        self.say(label, text)
 
     @contextlib.contextmanager
     def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Yield a function to call with the progress so far."""
         yield lambda _done: None
 
 
-class Lines:
+class Lines(Narrator):
     """Plain lines without a terminal, flushed at once, so that a log has them in time."""
 
     def say(self, label: str, text: str) -> None:
         print(f"  {label:<{_LABEL}}  {text}", flush=True)
-
-    blow = say
 
     @contextlib.contextmanager
     def bar(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -55,7 +45,7 @@ class Lines:
         yield moved
 
 
-class Terminal:
+class Terminal(Narrator):
     """Coloured labels and progress bars at a terminal."""
 
     def __init__(self) -> None:
@@ -83,5 +73,5 @@ class Terminal:
 
 def choose(silent: bool = False) -> Narrator:
     if silent:
-        return Silent()
+        return Narrator()
     return Terminal() if sys.stdout.isatty() else Lines()

@@ -1,17 +1,18 @@
-"""The first act: a producer writes each order once, although the server is killed meanwhile."""
+"""The first act: a producer writes each order once, although the server is killed meanwhile and restarted."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 from fencepost.client.admin_client import Admin
 from fencepost.client.producer import Producer
-from fencepost.demo.broker import DemoBroker
 from fencepost.demo.narrator import Narrator
-from fencepost.demo.timeline import Timeline, Watch
+from fencepost.demo.picture import Timeline, Watch
+from fencepost.server.server import Server
 
 TOPIC: Final = "orders"
 PARTITIONS: Final = 3
@@ -19,6 +20,35 @@ _CUSTOMERS: Final = 1000
 _AT_A_TIME: Final = 5000
 _MEMORY: Final = 8 << 20
 """The producer's memory; small, so that it cannot buffer everything while the server is away."""
+
+
+class DemoBroker:
+    """The embedded server as a process, which can be killed and restarted with the same data and address."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.address = "127.0.0.1:0"  # a free port at first, the same one afterwards
+        self._server: Server | None = None
+
+    def start(self) -> float:
+        """Start the server and return the seconds until it listened."""
+        began = time.monotonic()
+        self._server = Server(self._data, listen=self.address, sync="always", process=True).start()
+        self.address = self._server.address
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """Kill with SIGKILL: nothing is finished or flushed."""
+        assert self._server is not None
+        self._server.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._server is not None:
+            self._server.stop()
 
 
 def order(number: int) -> tuple[bytes, bytes]:

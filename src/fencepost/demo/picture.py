@@ -1,17 +1,24 @@
-"""The picture: throughput over time, one row per act, with marks for kills, stops and take-overs.
+"""The events with their times, and the picture: throughput over time, one row per act, with marks for kills, stops and
+take-overs.
 
-The SVG is written by hand, so that no library is needed.
+Times are wall-clock times, because several processes report them. The SVG is written by hand, so that no library is
+needed.
 """
 
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from html import escape
-from typing import Final
+from typing import Any, Final, NamedTuple, Self
 
-from fencepost.demo.timeline import Interval, Mark, Timeline
+from fencepost.client.admin_client import Admin
+from fencepost.errors import FencepostError
 
+_SECONDS_BETWEEN_LOOKS: Final = 0.05
 _WIDTH: Final = 1000
 _LEFT, _RIGHT, _TOP = 90, 30, 96
 _ROW, _GAP = 110, 46
@@ -23,6 +30,71 @@ _INK, _PALE, _RED = "#1f2937", "#d1d5db", "#dc2626"
 _FONT: Final = "font-family='system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif'"
 _LABEL_WIDTH: Final = 6.2
 """The average width of a character of a mark's label, to find labels that would overlap."""
+
+
+class Mark(NamedTuple):
+    """An event at a moment."""
+
+    time: float
+    text: str
+
+
+class Interval(NamedTuple):
+    """The number of records that arrived between two moments."""
+
+    begin: float
+    end: float
+    records: int
+
+
+@dataclass
+class Timeline:
+    began: float = field(default_factory=time.time)
+    marks: list[Mark] = field(default_factory=list)
+    rows: dict[str, list[Interval]] = field(default_factory=dict)
+    """Row → its intervals."""
+
+    def mark(self, text: str) -> None:
+        self.marks.append(Mark(time.time(), text))
+
+    def add(self, row: str, interval: Interval) -> None:
+        self.rows.setdefault(row, []).append(interval)
+
+
+class Watch:
+    """A thread that polls a topic's end and notes the new records."""
+
+    def __init__(self, timeline: Timeline, row: str, address: str, topic: str) -> None:
+        self.row = row
+        """The row of new records; may be changed meanwhile."""
+        self._timeline, self._address, self._topic = timeline, address, topic
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="fencepost-demo-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look_on(self) -> None:
+        seen: int = 0
+        at = time.time()
+        with Admin(self._address) as admin:
+            while True:
+                last = self._stop.wait(_SECONDS_BETWEEN_LOOKS)
+                try:
+                    found = sum(map(int, admin.latest(self._topic).values()))
+                except FencepostError:  # a killed server does not answer
+                    found = seen
+                now = time.time()
+                if found > seen:
+                    self._timeline.add(self.row, Interval(at, now, found - seen))
+                seen, at = found, now
+                if last:
+                    return
 
 
 def draw(timeline: Timeline, title: str, verdict: str) -> str:
@@ -77,8 +149,8 @@ def short(number: float) -> str:
     return f"{number:g}"
 
 
-def _x(time: float, span: float) -> float:
-    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * time / span
+def _x(at: float, span: float) -> float:
+    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * at / span
 
 
 def _title(name: str, intervals: Sequence[Interval], y: float, colour: str) -> str:

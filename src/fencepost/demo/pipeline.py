@@ -1,24 +1,31 @@
 """The second act: a Spark job enriches the orders; its driver is killed while it publishes, and a standby resumes.
 
-The standby has only a Spark session; it resumes from the checkpoint.
+The standby has only a Spark session; it resumes from the checkpoint. Both are this module as a process:
+`python -m fencepost.demo.pipeline SERVERS SOURCE TARGET CHECKPOINT RECORDS_PER_BATCH`.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.client.admin_client import Admin
-from fencepost.demo.children import Child
+from fencepost.demo.children import Child, end_with_parent, tell
 from fencepost.demo.narrator import Narrator
 from fencepost.demo.orders import PARTITIONS
-from fencepost.demo.timeline import Interval, Timeline
+from fencepost.demo.picture import Interval, Timeline
 from fencepost.errors import FencepostError
-from fencepost.spark import java
+from fencepost.spark import workers
+
+if TYPE_CHECKING:
+    from fencepost.spark import BatchReport
 
 TARGET: Final = "orders-enriched"
 MICRO_BATCHES: Final = 8
@@ -29,10 +36,10 @@ def what_is_missing() -> str | None:
     """Return how to install what this part needs; None if nothing is missing."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return "pip install 'fencepost[spark]'"
-    found = java.find()
+    found = workers.find_java()
     if found is None:
-        return java.ADVICE
-    return None if found.new_enough else f"Java {found.version} is too old: {java.ADVICE}"
+        return workers.JAVA_ADVICE
+    return None if found.new_enough else f"Java {found.version} is too old: {workers.JAVA_ADVICE}"
 
 
 class Journal:
@@ -63,7 +70,7 @@ def driver(address: str, source: str, records: int, folder: Path) -> Child:
     """Start a driver that creates its session and then waits for `go`."""
     per_batch = max(PARTITIONS, -(-records // MICRO_BATCHES))
     arguments = (address, source, TARGET, folder / "checkpoint", per_batch)
-    return Child("fencepost.demo.spark_job", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
+    return Child("fencepost.demo.pipeline", *arguments, out=folder / "job.jsonl", errors=folder / "spark.log")
 
 
 def run(
@@ -125,3 +132,73 @@ def _open_records(address: str) -> int:
     with Admin(address) as admin:
         end, stable = admin.latest(TARGET), admin.latest(TARGET, read_committed=True)
     return sum(end.values()) - sum(stable.values())
+
+
+def job(servers: str, source: str, target: str, checkpoint: str, per_batch: str) -> None:
+    """Read orders, and write them with tax and time added, exactly once: the Spark job, a process of its own.
+
+    It is what a user would write, except for two things. `on_step` and `on_report` print a line of JSON each, so that
+    the demo sees the progress. And it starts the query when its parent says so, because a session takes time to start.
+    """
+    go = end_with_parent()
+    warnings.simplefilter("ignore")  # PySpark's own, about the versions of what it imports
+    from pyspark.sql import SparkSession
+
+    import fencepost.spark
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("fencepost demo")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")  # starts sooner
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    fencepost.spark.register(spark)
+    orders = (
+        spark.readStream.format("fencepost")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", per_batch)
+        .load()
+    )
+    # current_timestamp() differs from run to run, so a repeated batch has other rows.
+    enriched = orders.selectExpr(
+        "key", "from_json(cast(value as string), 'order long, customer string, cents long') as o"
+    ).selectExpr(
+        "key",
+        "to_json(struct(o.order, o.customer, o.cents, round(o.cents * 1.19) as gross, current_timestamp() as seen)) "
+        "as value",
+    )
+    sink = fencepost.spark.Sink(
+        servers,
+        topic=target,
+        name="demo",
+        compression="lz4",
+        on_step=lambda step: tell(event="step", step=step),
+        on_report=_report,
+    )
+    go.wait()
+    query = enriched.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+    spark.stop()
+
+
+def _report(done: BatchReport) -> None:
+    tell(
+        event="batch",
+        batch=done.batch,
+        rows=0 if done.skipped else done.rows,
+        seconds=sum(done.milliseconds.values()) / 1000,
+    )
+
+
+if __name__ == "__main__":
+    job(*sys.argv[1:])

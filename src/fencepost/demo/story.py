@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from fencepost._version import __version__
-from fencepost.demo import orders, picture, pipeline, stranger, takeover
-from fencepost.demo.broker import DemoBroker
+from fencepost.demo import orders, picture, pipeline, takeover
 from fencepost.demo.narrator import Narrator
-from fencepost.demo.proof import Count, Takeover, count, judge_takeover
-from fencepost.demo.timeline import Timeline
+from fencepost.demo.orders import DemoBroker
+from fencepost.demo.picture import Timeline
+from fencepost.demo.proof import Count, Stranger, Takeover, choose_stranger, count, judge_takeover
 
 NEXT: Final = (
     ("fencepost serve", "a server of your own, for any Kafka client"),
@@ -72,7 +72,7 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
             else:
                 narrator.blow("no spark", f"that part is left out: {missing}" if with_spark else str(missing))
         owned = takeover.run(broker.address, folder, narrator, timeline)
-        reader = stranger.choose()
+        reader = choose_stranger()
         narrator.say("counting", f"by {reader.name}, isolation.level=read_committed")
         if reader.advice is not None:
             narrator.blow("stranger", reader.advice)
@@ -99,5 +99,5 @@ def tell(records: int, narrator: Narrator, *, with_spark: bool, picture_at: Path
     return verdict
 
 
-def _count(broker: DemoBroker, reader: stranger.Stranger, topic: str, records: int) -> Count:
+def _count(broker: DemoBroker, reader: Stranger, topic: str, records: int) -> Count:
     return count(topic, records, orders.numbers(reader.read(broker.address, topic, orders.PARTITIONS)))

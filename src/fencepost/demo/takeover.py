@@ -1,13 +1,16 @@
 """The third act: a writer that owns a partition is stopped, replaced, and wakes up; its writes are rejected.
 
-The topic is guarded: the server accepts writes only on the connection that owns the partition.
+The topic is guarded: the server accepts writes only on the connection that owns the partition. The first writer is this
+module as a process: `python -m fencepost.demo.takeover SERVERS TOPIC GROUP`.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +18,10 @@ from typing import Any, Final
 
 import fencepost
 from fencepost.client.admin_client import Admin
-from fencepost.demo.children import Child
+from fencepost.demo.children import Child, end_with_parent, tell
 from fencepost.demo.narrator import Narrator
-from fencepost.demo.timeline import Timeline, Watch
-from fencepost.errors import FencepostError
+from fencepost.demo.picture import Timeline, Watch
+from fencepost.errors import FencepostError, SendFailed
 
 TOPIC: Final = "ledger"
 GROUP: Final = "ledger-writers"
@@ -42,7 +45,7 @@ def run(address: str, folder: Path, narrator: Narrator, timeline: Timeline) -> T
         admin.create_topic(TOPIC, 1, configs={"fencepost.writer.group": GROUP})
     out = folder / "ledger.jsonl"
     with (
-        Child("fencepost.demo.ledger_writer", address, TOPIC, GROUP, out=out, errors=folder / "ledger.log") as first,
+        Child("fencepost.demo.takeover", address, TOPIC, GROUP, out=out, errors=folder / "ledger.log") as first,
         Watch(timeline, "ledger lines, by A", address, TOPIC) as watch,
         fencepost.Producer(address, linger=0) as second,
     ):
@@ -107,3 +110,40 @@ def lines(found: Iterable[tuple[int, bytes]]) -> Iterator[tuple[str, int]]:
     for _, value in found:
         writer, number = value.split()
         yield writer.decode(), int(number)
+
+
+def write_until_fenced(servers: str, topic: str, group: str) -> None:
+    """Own the partition and write to it until fenced: the first writer, a process of its own. Print a line of JSON when
+    it owns the partition, and another when it is fenced, with the outcome of its records."""
+    end_with_parent()
+    fates: Counter[str] = Counter()
+    fenced = False
+    producer = fencepost.Producer(servers, linger=0)
+    claim = producer.own(group, [f"{topic}-0"], generation=1)
+    tell(event="owns", generation=claim.generation, token=claim.token)
+    number = 0
+    while not fenced:
+        tickets = []
+        for _ in range(_AT_A_TIME):
+            try:
+                tickets.append(producer.send(topic, b"A %d" % number, partition=0))
+            except fencepost.Fenced:  # the producer already knows, and does not send
+                fates["no"] += 1
+                fenced = True
+            number += 1
+        for ticket in tickets:
+            error = ticket.exception()
+            fates[_fate(error)] += 1
+            fenced = fenced or isinstance(error, fencepost.Fenced)
+    tell(event="fenced", acknowledged=fates["yes"], refused=fates["no"], unknown=fates["unknown"])
+
+
+def _fate(error: FencepostError | None) -> str:
+    """Return whether the record is in the log: yes, no, unknown."""
+    if error is None:
+        return "yes"
+    return error.persisted if isinstance(error, SendFailed) else "unknown"
+
+
+if __name__ == "__main__":
+    write_until_fenced(*sys.argv[1:])

@@ -7,21 +7,18 @@
 `core/micro_batch/` decides the steps of a micro-batch, and its tests need no JVM. `client/micro_batch/` carries the
 steps out against a cluster. Only the modules here know Spark:
 
-    source.py, source_options.py     the data source, and its options
-    java_pattern.py                  subscribePattern: Java's regular expressions as Python's
-    offsets.py, arrow.py             the offsets of a micro-batch; record batches as Spark's columns
-    sink.py, jobs.py, copy.py        the sink of foreachBatch; a batch DataFrame; topic to topic without decoding
-    writer.py, writer_options.py     the sink as a format, and its options
-    stage.py                         its record batches on the way to the commit: in a message, or through a topic
-    option_values.py                 numbers, times and truth values in options
-    origin.py, columns.py            a micro-batch's query, run and source offsets; the columns that the sink accepts
-    freeze.py, publish.py            rows to record batches; publish them from the driver or from tasks
-    digest.py                        a digest of rows, for queries that keep state
-    few.py, spool.py                 a few rows, which the driver encodes; frozen batches in files of a local master
-    readiness.py                     checks before a job, also of the permissions that a sink needs
-    tuning.py, workers.py, java.py   Spark's settings, its Python, its Java
-    early_connect.py, daemon.py      `fencepost-python`, which connects before it imports; workers that start quickly
-    shipping.py                      readers and writers on their way to the workers
+    source.py, offsets.py       the data source; the offsets of a micro-batch
+    sink.py, writer.py          the sink of foreachBatch and of a batch DataFrame; the sink as a format
+    copy.py                     topic to topic without decoding
+    options.py, java_pattern.py the options of source and sink; subscribePattern, whose expressions are Java's
+    columns.py                  the columns that the source gives and the sink accepts
+    origin.py, digest.py        a micro-batch's query, run and source offsets; a digest of rows, for queries with state
+    few.py, freeze.py           a few rows, which the driver encodes; all others, which tasks encode
+    spool.py, stage.py          encoded batches on their way: in files of a local master; in messages or the stage topic
+    publish.py                  record batches to the targets, by the driver or by tasks
+    readiness.py, tuning.py     checks before a job, also of the permissions that a sink needs; Spark's settings
+    workers.py                  Spark's Python and Java, and how readers and writers reach its workers
+    early_connect.py, daemon.py `fencepost-python`, which connects before it imports; workers that start quickly
 """
 
 from __future__ import annotations
@@ -32,9 +29,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fencepost.core.micro_batch.protocol import CalledTwice, ContentLost, Poisoned, Replaced, SinkNameInUse
     from fencepost.spark.copy import Copy
-    from fencepost.spark.jobs import write
     from fencepost.spark.readiness import check
-    from fencepost.spark.sink import BatchReport, Sink
+    from fencepost.spark.sink import BatchReport, Sink, write
     from fencepost.spark.source import register
 
 _HOME = {
@@ -48,7 +44,7 @@ _HOME = {
     "SinkNameInUse": "fencepost.core.micro_batch.protocol",
     "check": "fencepost.spark.readiness",
     "register": "fencepost.spark.source",
-    "write": "fencepost.spark.jobs",
+    "write": "fencepost.spark.sink",
 }
 
 __all__ = [

@@ -22,21 +22,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from fencepost.client.admin.lasting import create_lasting_topic
+from fencepost.client.admin.lasting import copied_configs, create_lasting_topic
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.runner import Advice, Runner
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
 from fencepost.client.micro_batch.targets import describe
 from fencepost.client.read.ranges import DataLost, Range, fetch
 from fencepost.client.read.resending import encoded_again, whole_batch
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
-from fencepost.core.micro_batch.protocol import FrozenContent, Progress, SinkNameInUse
+from fencepost.core.micro_batch.protocol import FrozenContent, SinkNameInUse
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
 from fencepost.spark import offsets
-from fencepost.spark.columns import refuse_connect
 from fencepost.spark.publish import PublishedPartition, failed, raise_failed
-from fencepost.spark.workers import known_cores
+from fencepost.spark.workers import known_cores, refuse_connect
 from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ OFFSETS_PER_ROUND: Final = 4_000_000
 _FETCH_BYTES: Final = 2 << 20
 """Small enough to stay in the CPU's cache until it is sent on, and for the kernel to reuse its memory."""
 _LONGEST_NAME: Final = 200
-_CONFIGS_OF_ITS_OWN: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
-"""Configs that belong to a topic's cluster, not to its records: they are not copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +144,8 @@ class Copy:
             raise ConfigError("source and target are the same topic; name another target")
         partitions = len(source.partitions)
         known = self.admin.topic_configs(self.topic)
-        configs = {
-            entry.name: entry.value
-            for entry in known
-            if entry.source == "topic" and entry.value is not None and not _CONFIGS_OF_ITS_OWN.fullmatch(entry.name)
-        }
         self.compacted = any(entry.name == "cleanup.policy" and "compact" in (entry.value or "") for entry in known)
-        create_lasting_topic(admin, self.target_topic, partitions, configs=configs)
+        create_lasting_topic(admin, self.target_topic, partitions, configs=copied_configs(known))
         self.max_bytes = describe(admin, self.target_topic).max_bytes
         if self.compacted and self._speculates():
             raise ConfigError(
@@ -236,14 +228,14 @@ class Copy:
         elif known:
             # A partition without a position is new, and nothing of it was copied.
             self._check({partition: known.get(partition, 0) for partition in {*known, *upto}}, earliest, upto)
-        start = {self.topic: begin}
-        stop = {self.topic: {partition: max(at, begin[partition]) for partition, at in upto.items()}}
+        start = {TopicPartition(self.topic, partition): at for partition, at in begin.items()}
+        stop = {TopicPartition(self.topic, partition): max(at, begin[partition]) for partition, at in upto.items()}
         most = self.offsets_per_round
         # A round costs as much as some hundred thousand small records, so a small remainder does not get its own. It
         # may even hold no record: markers of transactions count as offsets.
         reached = offsets.limited(start, stop, most, leeway=most // 4)
         return CopyPlan(
-            offsets.ranges(start, reached), json.dumps({str(p): at for p, at in reached[self.topic].items()})
+            offsets.ranges(start, reached), json.dumps({str(where.partition): at for where, at in reached.items()})
         )
 
     def _fit_target(self, partitions: int, *, goes_on: bool) -> None:
@@ -294,7 +286,7 @@ class Copy:
         return found
 
 
-class _CopyRound:
+class _CopyRound(Content):
     """The content of one round."""
 
     advice = Advice(
@@ -332,15 +324,6 @@ class _CopyRound:
             TopicPartition(topic, each.partition): copied.get(each.partition, Copied()).records
             for each in self.plan.ranges
         }
-
-    def other_rows(self, last: Progress) -> str:
-        return ""
-
-    def is_unwanted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: ranges of offsets hold nothing."""
 
 
 def _name_of(text: str) -> str:

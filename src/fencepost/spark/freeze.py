@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.targets import Target, TargetFinder
+from fencepost.client.micro_batch.topics import Staged
 from fencepost.core.micro_batch.protocol import Poisoned
-from fencepost.core.micro_batch.staging import Staged
 from fencepost.errors import FencepostError, RecordTooLarge
-from fencepost.kernel import BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
+from fencepost.kernel import CODECS, BatchBuilder, Buffer, check_batch, group_rows, partition_rows, read_header
 from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.spark.columns import LONG
 from fencepost.spark.digest import RowDigest, digest_text
@@ -35,6 +35,8 @@ from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fencepost.spark.options import SinkOptions
 
 MANIFEST_SCHEMA: Final = (
     "topic string, partition int, map_partition int, number int, records int, size int, checksum bigint"
@@ -94,6 +96,20 @@ class Encoding:
     digest: bool = False
     """The query keeps state, so the progress record needs a digest of the rows."""
 
+    @classmethod
+    def of(cls, options: SinkOptions, finder: TargetFinder, targets: Mapping[str, Target], **rest: Any) -> Encoding:
+        """Return the settings for a sink with these options. `rest`: the other fields."""
+        return cls(
+            targets=targets,
+            find=None if options.topic or options.topics else finder.of_rows,
+            topic=options.topic,
+            codec=CODECS[options.compression],
+            level=options.compression_level,
+            batch_bytes=options.batch_bytes,
+            dead_letter=options.dead_letter,
+            **rest,
+        )
+
     def keyless(self, map_partition: int, turn: int, partitions: int) -> int:
         """Return the partition for the keyless rows of an Arrow batch: one partition per Arrow batch, in turn. Tasks
         and micro-batches start at different partitions, because most have a single Arrow batch. If the number of tasks
@@ -103,19 +119,8 @@ class Encoding:
         return (self.start + map_partition + turn * step) % partitions
 
 
-class Frozen(NamedTuple):
-    """One encoded batch, not yet stamped."""
-
-    where: TopicPartition
-    number: int
-    records: int
-    size: int
-    checksum: int
-    payload: bytearray
-
-
 class ManifestEntry(NamedTuple):
-    """One batch of the manifest."""
+    """What a frozen batch is known by."""
 
     map_partition: int
     number: int
@@ -124,40 +129,57 @@ class ManifestEntry(NamedTuple):
     checksum: int
 
 
+class FrozenBatch(NamedTuple):
+    """One encoded batch, not yet stamped."""
+
+    where: TopicPartition
+    entry: ManifestEntry
+    content: Buffer | Staged | SpoolPlace | None
+    """The batch itself, or its place: in the stage topic or in a file. None: Spark's storage has it."""
+
+    @property
+    def payload(self) -> Buffer:
+        """The batch itself, where it is at hand."""
+        assert not isinstance(self.content, Staged | SpoolPlace | None)
+        return self.content
+
+
 @dataclass(frozen=True)
 class Manifest:
     """The batches to publish: target partition → its batches in order."""
 
-    batches: Mapping[TopicPartition, tuple[ManifestEntry, ...]]
-    payloads: Mapping[TopicPartition, tuple[Buffer | Staged, ...]] | None = None
-    """The encoded batches, or their places in the stage topic, if the driver publishes them."""
+    batches: Mapping[TopicPartition, tuple[FrozenBatch, ...]]
     lacks_content: bool = False
     """Rows were longer than expected, and their content is missing here: freeze again."""
-    places: Mapping[TopicPartition, tuple[SpoolPlace, ...]] | None = None
-    """The places of the encoded batches, if they are in files."""
     digest: str = ""
     """The digest of the rows, for the progress record."""
 
     @property
+    def entries(self) -> dict[TopicPartition, tuple[ManifestEntry, ...]]:
+        return {where: tuple(batch.entry for batch in batches) for where, batches in self.batches.items()}
+
+    @property
     def records(self) -> dict[TopicPartition, int]:
         """The number of records of each target partition."""
-        return {where: sum(entry.records for entry in entries) for where, entries in self.batches.items()}
+        return {where: sum(batch.entry.records for batch in batches) for where, batches in self.batches.items()}
 
     @property
     def size(self) -> int:
-        return sum(entry.size for entries in self.batches.values() for entry in entries)
+        return sum(batch.entry.size for batches in self.batches.values() for batch in batches)
 
-    def only(self, targets: Iterable[TopicPartition]) -> Manifest:
-        """Return the part for some of the target partitions."""
-        assert self.payloads is not None
-        wanted = list(targets)
-        batches, payloads = self.batches, self.payloads
-        return Manifest({where: batches[where] for where in wanted}, {where: payloads[where] for where in wanted})
+    @property
+    def published_by(self) -> str:
+        """`driver` if the contents are here or in the stage topic, `tasks`, or `nobody` without batches."""
+        for batches in self.batches.values():
+            return "tasks" if batches[0].content is None or isinstance(batches[0].content, SpoolPlace) else "driver"
+        return "nobody"
 
     @property
     def map_partitions_of(self) -> Mapping[TopicPartition, frozenset[int]]:
         """Target partition → the map partitions with batches for it."""
-        return {where: frozenset(entry.map_partition for entry in entries) for where, entries in self.batches.items()}
+        return {
+            where: frozenset(batch.entry.map_partition for batch in batches) for where, batches in self.batches.items()
+        }
 
 
 def compare(where: TopicPartition, expected: ManifestEntry | None, found: ManifestEntry, payload: Buffer) -> None:
@@ -185,7 +207,7 @@ class Encoder:
         self._turns: Counter[str] = Counter()
         """Topic → the number of Arrow batches with rows for it."""
 
-    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Frozen]:
+    def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[FrozenBatch]:
         """Yield the rows as record batches; nothing more once a row lacks its content."""
         for rows in batches:
             if LONG in rows.schema.names:
@@ -199,7 +221,7 @@ class Encoder:
             for where in list(self._open):
                 yield from self._close(where)
 
-    def _add(self, rows: pa.RecordBatch) -> Iterator[Frozen]:
+    def _add(self, rows: pa.RecordBatch) -> Iterator[FrozenBatch]:
         now_ms = time.time_ns() // 1_000_000
         for topic, part in self._by_topic(rows):
             target = self.targets.get(topic) if topic is not None else None
@@ -227,7 +249,7 @@ class Encoder:
             mask = pc.is_null(topics) if name is None else pc.equal(topics, topic)
             yield name if name is not None else self.encoding.topic, rows.filter(mask)
 
-    def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[Frozen]:
+    def _add_to(self, target: Target, rows: pa.RecordBatch, now_ms: int) -> Iterator[FrozenBatch]:
         import numpy as np
         import pyarrow.compute as pc
 
@@ -332,7 +354,7 @@ class Encoder:
 
     def _close(
         self, where: TopicPartition, rows: pa.RecordBatch | None = None, order: Any = None, at: int = 0
-    ) -> Iterator[Frozen]:
+    ) -> Iterator[FrozenBatch]:
         builder = self._open.pop(where)
         payload = builder.build(self.encoding.codec, self.encoding.level)
         limit = self.targets[where.topic].max_bytes
@@ -352,11 +374,13 @@ class Encoder:
             return
         yield self._frozen(where, builder.count, payload)
 
-    def _frozen(self, where: TopicPartition, records: int, payload: bytearray) -> Frozen:
+    def _frozen(self, where: TopicPartition, records: int, payload: bytearray) -> FrozenBatch:
         self._number += 1
-        return Frozen(where, self._number, records, len(payload), read_header(payload).crc, payload)
+        crc = read_header(payload).crc
+        entry = ManifestEntry(self.map_partition, self._number, records, len(payload), crc)
+        return FrozenBatch(where, entry, payload)
 
-    def _unwritable(self, rows: pa.RecordBatch, topic: str | None, why: str, now_ms: int) -> Iterator[Frozen]:
+    def _unwritable(self, rows: pa.RecordBatch, topic: str | None, why: str, now_ms: int) -> Iterator[FrozenBatch]:
         dead_letter = self.encoding.dead_letter
         if dead_letter is None:
             raise Unwritable(
@@ -448,65 +472,60 @@ def freeze_rows(
         map_partition = context.partitionId() if context is not None else 0
         encoder = Encoder(encoding, map_partition)
         frozen = chain(encoder.encode(batches), _said_by(encoder))
-        yield from _rows_of(frozen, map_partition) if folder is None else _spooled(frozen, map_partition, folder)
+        yield from _rows_of(frozen) if folder is None else _spooled(frozen, folder)
 
     return freeze
 
 
-def _said_by(encoder: Encoder) -> Iterator[Frozen]:
+def _said_by(encoder: Encoder) -> Iterator[FrozenBatch]:
     """Yield the rows of the manifest that are not batches: when all rows are read."""
     if encoder.lacks_content:
-        yield Frozen(TopicPartition("", TOO_LONG), 0, 0, 0, 0, bytearray())
+        yield FrozenBatch(TopicPartition("", TOO_LONG), ManifestEntry(encoder.map_partition, 0, 0, 0, 0), b"")
     if encoder.digest is not None:
-        yield Frozen(TopicPartition("", DIGEST), 0, encoder.digest.count, 0, encoder.digest.signed, bytearray())
+        entry = ManifestEntry(encoder.map_partition, 0, encoder.digest.count, 0, encoder.digest.signed)
+        yield FrozenBatch(TopicPartition("", DIGEST), entry, b"")
 
 
-def _rows_of(frozen: Iterator[Frozen], map_partition: int) -> Iterator[pa.RecordBatch]:
+def _rows_of(frozen: Iterator[FrozenBatch]) -> Iterator[pa.RecordBatch]:
     """Yield encoded batches as rows, small ones together. A large one is not copied."""
-    held: list[Frozen] = []
+    held: list[FrozenBatch] = []
     size = 0
     for batch in frozen:
-        if held and size + batch.size > _TOGETHER:
-            yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
+        if held and size + batch.entry.size > _TOGETHER:
+            yield _as_rows(held, payload=_binary([each.payload for each in held]))
             held, size = [], 0
         held.append(batch)
-        size += batch.size
+        size += batch.entry.size
     if held:
-        yield _as_rows(held, map_partition, payload=_binary([each.payload for each in held]))
+        yield _as_rows(held, payload=_binary([each.payload for each in held]))
 
 
-def _spooled(frozen: Iterator[Frozen], map_partition: int, folder: str) -> Iterator[pa.RecordBatch]:
+def _spooled(frozen: Iterator[FrozenBatch], folder: str) -> Iterator[pa.RecordBatch]:
     """Write encoded batches to a file, and yield one Arrow batch that describes them all."""
     import pyarrow as pa
 
-    kept: list[Frozen] = []
+    kept: list[FrozenBatch] = []
     places: list[SpoolPlace] = []
     with SpoolWriter(folder) as file:
         for batch in frozen:
             places.append(file.put(batch.payload))
-            kept.append(batch._replace(payload=bytearray()))
+            kept.append(batch._replace(content=None))
     if kept:
         files = pa.array([place.file for place in places], pa.string())
-        yield _as_rows(kept, map_partition, file=files, at=pa.array([place.at for place in places], pa.int64()))
+        yield _as_rows(kept, file=files, at=pa.array([place.at for place in places], pa.int64()))
 
 
-def _as_rows(frozen: list[Frozen], map_partition: int, **content: pa.Array) -> pa.RecordBatch:
+def _as_rows(frozen: list[FrozenBatch], **content: pa.Array) -> pa.RecordBatch:
     """Return the columns of the manifest, and the further ones."""
     import pyarrow as pa
 
-    cells = [
-        pa.array([batch.where.topic for batch in frozen], pa.string()),
-        pa.array([batch.where.partition for batch in frozen], pa.int32()),
-        pa.repeat(pa.scalar(map_partition, pa.int32()), len(frozen)),
-        pa.array([batch.number for batch in frozen], pa.int32()),
-        pa.array([batch.records for batch in frozen], pa.int32()),
-        pa.array([batch.size for batch in frozen], pa.int32()),
-        pa.array([batch.checksum for batch in frozen], pa.int64()),
-    ]
-    return pa.RecordBatch.from_arrays([*cells, *content.values()], names=[*MANIFEST_COLUMNS, *content])
+    kinds = (pa.string(), *[pa.int32()] * 5, pa.int64())
+    cells = zip(*((*batch.where, *batch.entry) for batch in frozen), strict=True)
+    columns = [pa.array(column, kind) for column, kind in zip(cells, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays([*columns, *content.values()], names=[*MANIFEST_COLUMNS, *content])
 
 
-def _binary(cells: list[bytearray]) -> pa.Array:
+def _binary(cells: list[Buffer]) -> pa.Array:
     """Build a binary array without converting to bytes as `pa.array` would; a single cell is not copied."""
     import numpy as np
     import pyarrow as pa
@@ -519,37 +538,26 @@ def _binary(cells: list[bytearray]) -> pa.Array:
     )
 
 
-def manifest_of_frozen(frozen: Iterable[Frozen]) -> Manifest:
-    """Build the manifest of batches that this process has encoded and will publish, in their order."""
-    batches: dict[TopicPartition, list[ManifestEntry]] = {}
-    payloads: dict[TopicPartition, list[Buffer]] = {}
-    for where, number, records, size, checksum, payload in frozen:
-        batches.setdefault(where, []).append(ManifestEntry(0, number, records, size, checksum))
-        payloads.setdefault(where, []).append(payload)
-    return Manifest(
-        {where: tuple(entries) for where, entries in batches.items()},
-        {where: tuple(contents) for where, contents in payloads.items()},
-    )
+def manifest_of_frozen(frozen: Iterable[FrozenBatch]) -> Manifest:
+    """Build the manifest of batches that the driver publishes, in their order."""
+    batches: dict[TopicPartition, list[FrozenBatch]] = {}
+    for batch in frozen:
+        batches.setdefault(batch.where, []).append(batch)
+    return Manifest({where: tuple(found) for where, found in batches.items()})
 
 
 def manifest_of(rows: list[Any], *, digest: bool = False) -> Manifest:
     """Build the manifest from the collected rows (MANIFEST_COLUMNS). `digest`: tasks computed one."""
     digests = [(row.records, row.checksum) for row in rows if row.partition == DIGEST]
-    by_target: dict[TopicPartition, list[Any]] = {}
+    batches: dict[TopicPartition, list[FrozenBatch]] = {}
     for row in sorted(rows, key=lambda row: (row.topic, row.partition, row.map_partition, row.number)):
         if row.partition >= 0:
-            by_target.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+            entry = ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
+            place = SpoolPlace(row.file, row.at) if hasattr(row, "file") else None
+            where = TopicPartition(row.topic, row.partition)
+            batches.setdefault(where, []).append(FrozenBatch(where, entry, place))
     return Manifest(
-        {
-            where: tuple(
-                ManifestEntry(row.map_partition, row.number, row.records, row.size, row.checksum & 0xFFFFFFFF)
-                for row in found
-            )
-            for where, found in by_target.items()
-        },
+        {where: tuple(found) for where, found in batches.items()},
         lacks_content=any(row.partition == TOO_LONG for row in rows),
-        places={where: tuple(SpoolPlace(row.file, row.at) for row in found) for where, found in by_target.items()}
-        if rows and hasattr(rows[0], "file")
-        else None,
         digest=digest_text(digests) if digest else "",
     )

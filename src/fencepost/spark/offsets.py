@@ -1,4 +1,4 @@
-"""The offsets that a micro-batch covers: pure planning over positions, topic → partition → offset.
+"""The offsets that a micro-batch covers: pure planning over positions, partition → offset.
 
 Checkpoints have the format of Spark's Kafka source, `{"topic": {"0": 23}}`, with two notes per topic:
 
@@ -23,35 +23,46 @@ from typing import Any, Final, TypeAlias
 
 from fencepost.client.read.ranges import DataLost, Range
 from fencepost.errors import ConfigError
+from fencepost.types import TopicPartition
 
-Position: TypeAlias = Mapping[str, Mapping[int, int]]
+Position: TypeAlias = Mapping[TopicPartition, int]
 Stored: TypeAlias = Mapping[str, Mapping[str, Any]]
 """A position as it is in a checkpoint."""
 
-
+_NOTHING: Final[Position] = MappingProxyType({})
 _ID: Final = "id"
 _BEGAN: Final = "began"
 
 
+def by_topic(position: Position) -> dict[str, dict[int, int]]:
+    """Return topic → partition → offset, in order."""
+    found: dict[str, dict[int, int]] = {}
+    for where, at in sorted(position.items()):
+        found.setdefault(where.topic, {})[where.partition] = at
+    return found
+
+
 def to_json(
-    position: Position, ids: Mapping[str, str] = MappingProxyType({}), began: Position = MappingProxyType({})
+    position: Position, ids: Mapping[str, str] = MappingProxyType({}), began: Position = _NOTHING
 ) -> dict[str, dict[str, Any]]:
-    def notes(topic: str) -> dict[str, Any]:
-        begins = _plain(began.get(topic, {}))
-        return {**({_ID: ids[topic]} if topic in ids else {}), **({_BEGAN: begins} if begins else {})}
+    stored: dict[str, dict[str, Any]] = {}
+    begins = by_topic(began)
+    for topic, partitions in by_topic(position).items():
+        stored[topic] = {str(partition): at for partition, at in partitions.items()}
+        if topic in ids:
+            stored[topic][_ID] = ids[topic]
+        if topic in begins:
+            stored[topic][_BEGAN] = {str(partition): at for partition, at in begins[topic].items()}
+    return stored
 
-    return {topic: {**_plain(partitions), **notes(topic)} for topic, partitions in sorted(position.items())}
 
-
-def _plain(partitions: Mapping[int, int]) -> dict[str, int]:
-    return {str(partition): offset for partition, offset in sorted(partitions.items())}
-
-
-def from_json(stored: Stored) -> dict[str, dict[int, int]]:
+def from_json(stored: Stored) -> dict[TopicPartition, int]:
     """Return the position, without the notes."""
     return {
-        topic: {int(p): int(at) for p, at in partitions.items() if p not in (_ID, _BEGAN)}
+        TopicPartition(topic, int(partition)): int(at)
         for topic, partitions in stored.items()
+        for partition, at in partitions.items()
+        if partition not in (_ID, _BEGAN)
     }
 
 
@@ -60,7 +71,7 @@ def ids(stored: Stored) -> dict[str, str]:
     return {topic: partitions[_ID] for topic, partitions in stored.items() if _ID in partitions}
 
 
-def began(stored: Stored) -> dict[str, dict[int, int]]:
+def began(stored: Stored) -> dict[TopicPartition, int]:
     """Return where the micro-batch with this end begins, for those partitions that it notes."""
     return from_json({topic: partitions[_BEGAN] for topic, partitions in stored.items() if _BEGAN in partitions})
 
@@ -74,71 +85,47 @@ def recreated(stored: Stored, now: Mapping[str, str]) -> dict[str, str]:
     return {topic: known for topic, known in ids(stored).items() if is_other(known, now.get(topic, known))}
 
 
-def merged(position: Position, preferred: Position) -> dict[str, dict[int, int]]:
-    """Return the offsets of both positions; where both have one, the preferred one."""
-    return {topic: {**position.get(topic, {}), **preferred.get(topic, {})} for topic in {**position, **preferred}}
-
-
-def without(position: Position, known: Position) -> dict[str, dict[int, int]]:
+def without(position: Position, known: Position) -> dict[TopicPartition, int]:
     """Return the offsets of those partitions that `known` does not have."""
-    left = {
-        topic: {p: at for p, at in partitions.items() if p not in known.get(topic, {})}
-        for topic, partitions in position.items()
-    }
-    return {topic: partitions for topic, partitions in left.items() if partitions}
+    return {where: at for where, at in position.items() if where not in known}
 
 
-def completed(start: Position, stop: Position, earliest: Position) -> dict[str, dict[int, int]]:
+def completed(start: Position, stop: Position, earliest: Position) -> dict[TopicPartition, int]:
     """Return `start`, with the first offset of each partition that only `stop` has."""
-    first = {topic: {p: earliest.get(topic, {}).get(p, 0) for p in partitions} for topic, partitions in stop.items()}
-    return merged(first, start)
+    return {**{where: earliest.get(where, 0) for where in stop}, **start}
 
 
-def not_behind(start: Position, stop: Position) -> dict[str, dict[int, int]]:
+def not_behind(start: Position, stop: Position) -> dict[TopicPartition, int]:
     """Return `start`, nowhere behind `stop`, and only where `stop` has a partition."""
-    return {
-        topic: {p: min(at, stop[topic][p]) for p, at in partitions.items() if p in stop[topic]}
-        for topic, partitions in start.items()
-        if topic in stop
-    }
+    return {where: min(at, stop[where]) for where, at in start.items() if where in stop}
 
 
 def count(start: Position, stop: Position) -> int:
     """Count the offsets between the two; a partition that `start` does not have counts from 0."""
-    return sum(
-        max(0, at - start.get(topic, {}).get(partition, 0))
-        for topic, partitions in stop.items()
-        for partition, at in partitions.items()
-    )
+    return sum(max(0, at - start.get(where, 0)) for where, at in stop.items())
 
 
-def limited(start: Position, stop: Position, most: int, *, leeway: int = 0) -> dict[str, dict[int, int]]:
+def limited(start: Position, stop: Position, most: int, *, leeway: int = 0) -> dict[TopicPartition, int]:
     """Return `stop`, reduced to at most `most` offsets after `start`, in proportion to each partition's share. A
     partition whose share is below one offset still gets one, beyond `most`, so that none starves.
 
     If no more than `leeway` offsets would be left for later, take them, too."""
     total = count(start, stop)
     if total <= most + leeway:
-        return {topic: dict(partitions) for topic, partitions in stop.items()}
-    drawn: dict[str, dict[int, int]] = {}
-    for topic, partitions in stop.items():
-        for partition, at in partitions.items():
-            begin = start.get(topic, {}).get(partition, 0)
-            size = max(0, at - begin)
-            share = max(1, size * most // total) if size else 0
-            drawn.setdefault(topic, {})[partition] = max(begin, min(at, begin + share))
+        return dict(stop)
+    drawn: dict[TopicPartition, int] = {}
+    for where, at in stop.items():
+        begin = start.get(where, 0)
+        size = max(0, at - begin)
+        share = max(1, size * most // total) if size else 0
+        drawn[where] = max(begin, min(at, begin + share))
     return drawn
 
 
 def ranges(start: Position, stop: Position, *, at_least: int | None = None, at_most: int | None = None) -> list[Range]:
     """Return one range per partition with new offsets. Cut those with more than `at_most` offsets; then, if there are
     less than `at_least` ranges, the larger ones."""
-    whole = [
-        Range(topic, partition, start.get(topic, {}).get(partition, 0), at)
-        for topic, partitions in sorted(stop.items())
-        for partition, at in sorted(partitions.items())
-        if at > start.get(topic, {}).get(partition, 0)
-    ]
+    whole = [Range(*where, start.get(where, 0), at) for where, at in sorted(stop.items()) if at > start.get(where, 0)]
     if at_most is not None:
         whole = [part for wanted in whole for part in _cut(wanted, ceil((wanted.stop - wanted.start) / at_most))]
     if at_least is None or len(whole) >= at_least or not whole:
@@ -167,53 +154,46 @@ def shares(ranges: Iterable[Range], most: int) -> list[list[Range]]:
 
 def check_nothing_lost(start: Position, earliest: Position, latest: Position) -> None:
     """Raise DataLost if the stream would resume at an offset that is deleted, or that the log has not reached."""
-    for topic, partitions in start.items():
-        for partition, at in partitions.items():
-            first, last = earliest.get(topic, {}).get(partition), latest.get(topic, {}).get(partition)
-            if first is None or last is None:
-                why = "the partition does not exist any more"
-            elif at < first:
-                why = f"the log starts at {first} now: retention deleted the records before"
-            elif at > last:
-                why = f"the log ends at {last}: was the topic recreated?"
-            else:
-                continue
-            raise DataLost(
-                f"{topic}-{partition}: the stream resumes at offset {at}, but {why}. failOnDataLoss=false continues "
-                "with the records that are left"
-            )
+    for where, at in start.items():
+        first, last = earliest.get(where), latest.get(where)
+        if first is None or last is None:
+            why = "the partition does not exist any more"
+        elif at < first:
+            why = f"the log starts at {first} now: retention deleted the records before"
+        elif at > last:
+            why = f"the log ends at {last}: was the topic recreated?"
+        else:
+            continue
+        raise DataLost(
+            f"{where}: the stream resumes at offset {at}, but {why}. failOnDataLoss=false continues with the records "
+            "that are left"
+        )
 
 
 def check_from_the_first(begin: Position) -> None:
     """Raise DataLost if a partition that the stream has not read before has lost its first records."""
-    for topic, partitions in begin.items():
-        for partition, at in partitions.items():
-            if at > 0:
-                raise DataLost(
-                    f"{topic}-{partition} is new to the stream, but its log starts at {at}: the records before were "
-                    "deleted before they were read. failOnDataLoss=false continues with the records that are left"
-                )
+    for where, at in begin.items():
+        if at > 0:
+            raise DataLost(
+                f"{where} is new to the stream, but its log starts at {at}: the records before were deleted before "
+                "they were read. failOnDataLoss=false continues with the records that are left"
+            )
 
 
 def check_order(start: Position, stop: Position) -> None:
     """Raise ConfigError if a batch would start behind its end."""
-    for topic, partitions in start.items():
-        for partition, at in partitions.items():
-            if at > (end := stop.get(topic, {}).get(partition, at)):
-                raise ConfigError(
-                    f"the batch would start at offset {at} of {topic}-{partition}, behind its end {end}: set "
-                    "startingOffsets to an earlier one, or endingOffsets to a later one"
-                )
+    for where, at in start.items():
+        if at > (end := stop.get(where, at)):
+            raise ConfigError(
+                f"the batch would start at offset {at} of {where}, behind its end {end}: set startingOffsets to an "
+                "earlier one, or endingOffsets to a later one"
+            )
 
 
-def clamped(start: Position, earliest: Position, latest: Position) -> dict[str, dict[int, int]]:
+def clamped(start: Position, earliest: Position, latest: Position) -> dict[TopicPartition, int]:
     """Move `start` into the present bounds of the log, and drop partitions that do not exist any more."""
     return {
-        topic: {
-            partition: min(max(at, earliest[topic][partition]), latest[topic][partition])
-            for partition, at in partitions.items()
-            if partition in earliest[topic] and partition in latest[topic]
-        }
-        for topic, partitions in start.items()
-        if topic in earliest and topic in latest
+        where: min(max(at, earliest[where]), latest[where])
+        for where, at in start.items()
+        if where in earliest and where in latest
     }

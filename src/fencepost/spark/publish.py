@@ -5,8 +5,9 @@ again; every other error is its answer, which `raise_failed` raises on the drive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.routing import Routes
@@ -21,7 +22,7 @@ from fencepost.core.micro_batch.protocol import Poisoned
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.kernel import Buffer
 from fencepost.spark import tuning
-from fencepost.spark.freeze import MANIFEST_COLUMNS, Manifest, ManifestEntry, compare
+from fencepost.spark.freeze import MANIFEST_COLUMNS, FrozenBatch, Manifest, ManifestEntry, compare
 from fencepost.spark.spool import SpoolPlace, SpoolReader
 from fencepost.spark.stage import contents
 from fencepost.types import TopicPartition
@@ -39,8 +40,9 @@ RESULT: Final = (
 _NOWHERE: Final = TopicPartition("", -1)
 _ORDER: Final = ("topic", "partition", "map_partition", "number")
 
-_Share: TypeAlias = "list[tuple[TopicPartition, list[tuple[ManifestEntry, SpoolPlace]]]]"
-"""The target partitions of one task, with their batches in order."""
+_Batches: TypeAlias = "Mapping[TopicPartition, Sequence[FrozenBatch]]"
+"""Target partitions with their batches, in order."""
+_Entries: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
 
 
 class PublishedPartition(NamedTuple):
@@ -72,21 +74,17 @@ def raise_failed(found: Sequence[PublishedPartition]) -> None:
             raise Poisoned(row.error) if row.poisoned else ServerError(ErrorCode.of(row.code), row.error)
 
 
-def by_driver(
-    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None
-) -> None:
+def by_driver(links: LeaderChannels, transaction: SharedTransaction, batches: _Batches, *, stage: str = "") -> None:
     """Publish one target partition after the other, or all at once if they are small. `stage`: the topic of staged
     batches."""
-    assert manifest.payloads is not None
-    entries = [entry for where in manifest.payloads for entry in manifest.batches[where]]
-    payloads = [payload for payloads in manifest.payloads.values() for payload in payloads]
-    read = contents(links.routes, stage, entries, payloads)  # of all targets, over the same connections
-    if len(manifest.payloads) > 1 and len(payloads) == len(manifest.payloads) and manifest.size <= _ONE_REQUEST:
-        _publish_at_once(links, transaction, manifest, read)
+    every = [batch for found in batches.values() for batch in found]
+    read = contents(links.routes, stage, every)  # of all targets, over the same connections
+    if 1 < len(batches) == len(every) and sum(batch.entry.size for batch in every) <= _ONE_REQUEST:
+        _publish_at_once(links, transaction, batches, read)
         return
-    for where in manifest.payloads:
+    for where, found in batches.items():
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        for entry in manifest.batches[where]:
+        for _, entry, _ in found:
             content = next(read)
             compare(where, entry, entry, content)
             writer.write(bytearray(content))
@@ -94,36 +92,31 @@ def by_driver(
 
 
 def _publish_at_once(
-    links: LeaderChannels, transaction: SharedTransaction, manifest: Manifest, read: Iterator[Buffer]
+    links: LeaderChannels, transaction: SharedTransaction, batches: _Batches, read: Iterator[Buffer]
 ) -> None:
     """Publish one batch per target partition."""
-    batches: dict[TopicPartition, bytearray] = {}
-    for where in manifest.payloads or ():
-        (entry,) = manifest.batches[where]
+    payloads: dict[TopicPartition, bytearray] = {}
+    for where, ((_, entry, _),) in batches.items():
         content = next(read)
         compare(where, entry, entry, content)
-        batches[where] = bytearray(content)
-    confirmed = write_first_batches(links, transaction, batches)
-    for where in batches.keys() - confirmed.keys():
+        payloads[where] = bytearray(content)
+    confirmed = write_first_batches(links, transaction, payloads)
+    for where in payloads.keys() - confirmed.keys():
         # Not asked what is there: a batch that is there is acknowledged again. And `write` waits for a server that is
         # away; a question would fail.
         writer = PartitionWriter(links, transaction, where, fresh=True)
-        writer.write(batches[where])
+        writer.write(payloads[where])
         writer.finish()
 
 
-def by_threads(routes: Routes, transaction: SharedTransaction, manifest: Manifest, *, stage: str | None = None) -> None:
+def by_threads(routes: Routes, transaction: SharedTransaction, batches: _Batches, *, stage: str) -> None:
     """Publish as `by_driver` does, a few target partitions at a time."""
-    assert manifest.payloads is not None
-    targets = list(manifest.batches)
+    targets = list(batches.items())
     threads = min(_THREADS, len(targets))
 
-    def publish(some: list[TopicPartition]) -> None:
-        links = LeaderChannels(routes)
-        try:
-            by_driver(links, transaction, manifest.only(some), stage=stage)
-        finally:
-            links.close()
+    def publish(some: list[tuple[TopicPartition, Sequence[FrozenBatch]]]) -> None:
+        with LeaderChannels(routes) as links:
+            by_driver(links, transaction, dict(some), stage=stage)
 
     with ThreadPoolExecutor(max(1, threads), "fencepost-publish") as pool:
         for done in [pool.submit(publish, targets[first::threads]) for first in range(threads)]:
@@ -135,7 +128,7 @@ def by_tasks(frozen: DataFrame, settings: ClientSettings, transaction: SharedTra
     batches = frozen.where("partition >= 0") if manifest.digest else frozen
     arranged = _arranged(batches.select(*MANIFEST_COLUMNS, "payload"), manifest)
     with tuning.settings(frozen.sparkSession, tuning.WHILE_PUBLISHING):
-        found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.batches), RESULT).collect()
+        found = arranged.mapInArrow(publish_rows(settings, transaction, manifest.entries), RESULT).collect()
     _check(found, manifest)
 
 
@@ -144,12 +137,9 @@ def from_files(
 ) -> None:
     """Publish the batches of files of this machine, each target partition in one task; raise unless every batch was
     published."""
-    assert manifest.places is not None
     tasks = max(1, min(len(manifest.batches), spark.sparkContext.defaultParallelism))
-    targets = [
-        (where, list(zip(manifest.batches[where], manifest.places[where], strict=True))) for where in manifest.batches
-    ]
-    shares = [targets[first::tasks] for first in range(tasks)]
+    targets = list(manifest.batches.items())
+    shares = [dict(targets[first::tasks]) for first in range(tasks)]
     publish = publish_files(settings, transaction)
     _check(spark.sparkContext.parallelize(shares, tasks).flatMap(publish).collect(), manifest)
 
@@ -188,13 +178,13 @@ def _by_target(frozen: DataFrame, manifest: Manifest, tasks: int) -> DataFrame:
 
 
 def publish_rows(
-    settings: ClientSettings, transaction: SharedTransaction, expected: Any
+    settings: ClientSettings, transaction: SharedTransaction, expected: _Entries
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that Spark maps over the sorted batches."""
 
     def publish(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with Routes(settings) as routes, LeaderChannels(routes) as links:
-            for answer in _publish(links, transaction, expected, _entries(rows)):
+            for answer in _publish(links, transaction, _stored(rows), expected):
                 yield _as_row(answer)
 
     return publish
@@ -202,60 +192,48 @@ def publish_rows(
 
 def publish_files(
     settings: ClientSettings, transaction: SharedTransaction
-) -> Callable[[_Share], list[PublishedPartition]]:
+) -> Callable[[_Batches], list[PublishedPartition]]:
     """Return the function that Spark maps over the shares of the manifest; as `publish_rows`."""
 
-    def publish(share: _Share) -> list[PublishedPartition]:
-        expected = {where: [entry for entry, _ in entries] for where, entries in share}
+    def publish(share: _Batches) -> list[PublishedPartition]:
+        expected = {where: [batch.entry for batch in batches] for where, batches in share.items()}
         with Routes(settings) as routes, LeaderChannels(routes) as links, SpoolReader() as files:
-            entries = (
-                (where, entry, files.read(place, entry.size)) for where, entries in share for entry, place in entries
+            read = (
+                batch._replace(content=files.read(batch.content, batch.entry.size))
+                for batches in share.values()
+                for batch in batches
+                if isinstance(batch.content, SpoolPlace)
             )
-            return list(_publish(links, transaction, expected, entries))
+            return list(_publish(links, transaction, read, expected))
 
     return publish
 
 
-def _entries(rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, ManifestEntry, Any]]:
+def _stored(rows: Iterator[pa.RecordBatch]) -> Iterator[FrozenBatch]:
+    """Yield the batches that Spark's storage has kept."""
     for batch in rows:
-        cells = [batch.column(name).to_pylist() for name in MANIFEST_COLUMNS]
-        payloads = batch.column("payload")
-        for at, (topic, partition, map_partition, number, records, size, checksum) in enumerate(
-            zip(*cells, strict=True)
-        ):
+        cells = zip(*(batch.column(name).to_pylist() for name in MANIFEST_COLUMNS), strict=True)
+        for cell, payload in zip(cells, batch.column("payload"), strict=True):
+            topic, partition, map_partition, number, records, size, checksum = cell
             entry = ManifestEntry(map_partition, number, records, size, checksum & 0xFFFFFFFF)
-            yield TopicPartition(topic, partition), entry, payloads[at].as_buffer()
+            yield FrozenBatch(TopicPartition(topic, partition), entry, memoryview(payload.as_buffer()))
 
 
 def _publish(
-    links: LeaderChannels,
-    transaction: SharedTransaction,
-    expected: Any,
-    entries: Iterator[tuple[TopicPartition, ManifestEntry, Any]],
+    links: LeaderChannels, transaction: SharedTransaction, batches: Iterator[FrozenBatch], expected: _Entries
 ) -> Iterator[PublishedPartition]:
     where: TopicPartition | None = None
-    writer: PartitionWriter | None = None
-    at = 0
     try:
-        for target, entry, payload in entries:
-            if target != where:
-                if writer is not None and where is not None:
-                    yield _result(where, writer)
-                where, at = target, 0
-                writer = PartitionWriter(links, transaction, target)
-            assert writer is not None
-            wanted = expected.get(target, ())
-            compare(target, wanted[at] if at < len(wanted) else None, entry, memoryview(payload))
-            writer.write(payload if isinstance(payload, bytearray) else bytearray(payload))
-            at += 1
-        if writer is not None and where is not None:
-            yield _result(where, writer)
+        for target, found in groupby(batches, lambda batch: batch.where):
+            where, wanted = target, expected.get(target, ())
+            writer = PartitionWriter(links, transaction, target)
+            for at, batch in enumerate(found):
+                payload = batch.payload
+                compare(target, wanted[at] if at < len(wanted) else None, batch.entry, memoryview(payload))
+                writer.write(payload if isinstance(payload, bytearray) else bytearray(payload))
+            yield PublishedPartition(target.topic, target.partition, writer.finish(), writer.repeated)
     except FencepostError as error:
         yield failed(where, error)
-
-
-def _result(where: TopicPartition, writer: PartitionWriter) -> PublishedPartition:
-    return PublishedPartition(*where, last_sequence=writer.finish(), repeated=writer.repeated)
 
 
 def _as_row(answer: PublishedPartition) -> pa.RecordBatch:

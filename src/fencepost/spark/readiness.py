@@ -23,16 +23,14 @@ from fencepost.client.admin.results import NewTopic
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import TOPIC_PREFIX, TRANSACTIONAL_ID_PREFIX, check_name
 from fencepost.client.micro_batch.runner import refuse_old_kafka
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX as STAGE_PREFIX
-from fencepost.client.micro_batch.stage_topic import refuse_compacted
 from fencepost.client.micro_batch.targets import describe, reached
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, check_name, refuse_compacted
 from fencepost.client.transactions.coordinator import Transactional
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX, SINK_ID_PREFIX
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError
-from fencepost.spark.columns import refuse_connect
-from fencepost.spark.workers import use_this_python
+from fencepost.spark.workers import refuse_connect, use_this_python
 from fencepost.types import Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
 
@@ -85,11 +83,11 @@ def check(
     findings = [_finding("driver reaches the server", lambda: _ping(how))]
     findings += _on_executors(spark, how)
     findings.append(_finding("transactions", lambda: _transactions(how, name, transaction_timeout)))
-    findings.append(_finding("progress topic", lambda: _own_topic(how, name, TOPIC_PREFIX + check_name(name))))
+    findings.append(_finding("progress topic", lambda: _own_topic(how, name, PROGRESS_TOPIC_PREFIX + check_name(name))))
     findings.append(_stage(how, name))
     if topic is not None:
         findings.append(_finding(f"target {topic}", lambda: _target(how, name, topic)))
-    findings += _weak_ones(how, TOPIC_PREFIX + check_name(name), topic)
+    findings += _weak_ones(how, PROGRESS_TOPIC_PREFIX + check_name(name), topic)
     return Findings(tuple(findings))
 
 
@@ -161,7 +159,7 @@ def _transactions(settings: ClientSettings, name: str, timeout: float) -> str:
 
 def _stage(settings: ClientSettings, name: str) -> Finding:
     """A sink of foreachBatch has no stage, so a missing permission is a warning."""
-    what, topic = "stage topic", STAGE_PREFIX + name
+    what, topic = "stage topic", STAGE_TOPIC_PREFIX + name
     try:
         said = _own_topic(settings, name, topic)
         if said.endswith("exists"):
@@ -222,14 +220,14 @@ _OF_NOBODY: Final = frozenset(
 
 def try_name(routes: Routes, sink: str, timeout_ms: Milliseconds) -> None:
     """Raise unless the sink may use its transactional id, with this transaction timeout."""
-    name = TRANSACTIONAL_ID_PREFIX + sink
+    name = SINK_ID_PREFIX + sink
     steps = Transactional(routes, name, patience=routes.settings.request_timeout)
     _tried(lambda: steps.init(timeout_ms, _NOBODY), f"WRITE on the transactional id {name!r}")
 
 
 def try_write(routes: Routes, sink: str, topic: str) -> None:
     """Raise unless the sink may write to the topic in a transaction."""
-    steps = Transactional(routes, TRANSACTIONAL_ID_PREFIX + sink, patience=0.0)
+    steps = Transactional(routes, SINK_ID_PREFIX + sink, patience=0.0)
     _tried(lambda: steps.add_partitions(_NOBODY, [TopicPartition(topic, 0)]), f"WRITE on the topic {topic!r}")
 
 

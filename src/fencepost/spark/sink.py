@@ -11,7 +11,6 @@ meanwhile, or in files where all tasks run on one machine (`spool.py`).
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,15 +20,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
-from fencepost.client.cluster.patience import PATIENCE
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.runner import Advice, Runner
-from fencepost.client.micro_batch.targets import Target, TargetFinder, reached
-from fencepost.client.produce.options import Compression
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
+from fencepost.client.micro_batch.targets import Target, reached
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
 from fencepost.core.micro_batch.protocol import UNKNOWN, BatchOutcome, FrozenContent, Origin, Progress, topics_text
 from fencepost.errors import ConfigError, ErrorCode, ServerError
-from fencepost.kernel import CODECS
 from fencepost.spark import columns, few, publish, tuning
 from fencepost.spark.digest import DIGEST_SCHEMA, digest_rows, digest_text
 from fencepost.spark.few import Few, FewRowsGuess, collect_few
@@ -37,7 +33,6 @@ from fencepost.spark.freeze import (
     MANIFEST_COLUMNS,
     SCHEMA,
     SPOOLED_SCHEMA,
-    ChoosePartitions,
     Encoder,
     Encoding,
     Manifest,
@@ -45,9 +40,10 @@ from fencepost.spark.freeze import (
     manifest_of,
     manifest_of_frozen,
 )
+from fencepost.spark.options import SinkOptions
 from fencepost.spark.origin import is_stopped, keeps_state, origin_of, query_of, short_if_stopped
 from fencepost.spark.spool import Spool
-from fencepost.spark.workers import use_this_python
+from fencepost.spark.workers import CONNECT, is_connect, refuse_connect, use_this_python
 from fencepost.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -58,6 +54,11 @@ logger = logging.getLogger(__name__)
 _FIRST_SLACK_MS: Final = 60_000
 _LEAST_ESTIMATE: Final = 28
 """Spark's estimate of the bytes of a row with one string: no row with a value has a smaller one."""
+_NOT_KNOWN: Final = -1
+"""In a report: what the process that commits, on the Connect server, does not tell the client."""
+
+_WITHOUT_EFFECT: Final = ("driver_bytes",)
+"""Options of `Sink` that the format has no use for: its driver always publishes."""
 _ADVICE_FOR_JOBS: Final = Advice(when_slow="write the rows in several jobs, or let transaction_timeout be longer")
 
 
@@ -91,14 +92,19 @@ class BatchReport:
         )
 
 
-def report_of(
-    sink: str, query: str, outcome: BatchOutcome, manifest: Manifest, took: Mapping[str, float]
+def report_batch(
+    sink: str,
+    query: str,
+    outcome: BatchOutcome,
+    manifest: Manifest,
+    took: Mapping[str, float],
+    told: Callable[[BatchReport], object] | None,
 ) -> BatchReport:
-    """Return the report of a micro-batch with this content, which is not written if it was skipped."""
+    """Report a micro-batch with this content, which is not written if it was skipped: log the report, and tell the
+    user's function. Return it."""
     if outcome.skipped:
         manifest = Manifest({})
-    by = "tasks" if manifest.payloads is None else "driver"
-    return BatchReport(
+    report = BatchReport(
         sink=sink,
         query=query,
         batch=outcome.batch,
@@ -108,65 +114,16 @@ def report_of(
         partitions=len(manifest.batches),
         attempts=outcome.attempts,
         epoch=outcome.identity.epoch,
-        published_by=by if manifest.batches else "nobody",
+        published_by=manifest.published_by,
         milliseconds=dict(took),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
-    """The options of a sink. Times are seconds, sizes bytes."""
-
-    topic: str | None = None
-    """The target of all rows; without it the column `topic` names each row's target."""
-    topics: tuple[str, ...] = ()
-    """Topics that the column `topic` may name."""
-    adopt: bool | str = False
-    """Take the name over from another query, a rolled-back checkpoint or another sink; applies to the first batch. With
-    the text that the error SinkNameInUse names, only from the progress record that it was about."""
-    create: int | None = None
-    """Create a missing target with this many partitions; None: the target must exist."""
-    compression: Compression = "none"
-    compression_level: int | None = None
-    batch_bytes: int = 512 << 10
-    """Bytes of a record batch before compression."""
-    dead_letter: str | None = None
-    """Topic for rows that can never be written; without it they fail the batch."""
-    partitioner: ChoosePartitions | None = None
-    keep_timestamps: bool = False
-    """Take the records' times from the column `timestamp`; otherwise the time of writing, as in Spark's own sink."""
-    transaction_timeout: float = 300.0
-    """The time limit for publishing; then the server aborts the transaction, so that readers can go on."""
-    attempts: int = 3
-    driver_bytes: int = 1 << 20
-    """The driver itself writes micro-batches of a few short rows up to this size; 0: never."""
-    patience: float = PATIENCE
-    """How long a step waits for an unreachable server, for example while it restarts."""
-    accept_recomputed: bool = False
-    """Skip a batch of a query that keeps state although it was recomputed with other rows than those in the log."""
-
-    def __post_init__(self) -> None:
-        if self.compression not in CODECS:
-            raise ConfigError(f"compression={self.compression!r}: expected one of {', '.join(CODECS)}")
-        if self.batch_bytes <= 0 or self.driver_bytes < 0:
-            raise ConfigError(
-                f"batch_bytes={self.batch_bytes}, driver_bytes={self.driver_bytes}: expected more than 0, and 0 or more"
-            )
-        if self.attempts < 1:
-            raise ConfigError(f"attempts={self.attempts}: expected 1 or more")
-        if not self.patience >= 0:
-            raise ConfigError(f"patience={self.patience}: expected a number of seconds, 0 or more")
-        if not 0 < self.transaction_timeout < math.inf:
-            raise ConfigError(f"transaction_timeout={self.transaction_timeout}: expected a positive number of seconds")
-
-    @property
-    def targets(self) -> str:
-        """The target, as the progress record names it."""
-        return self.topic or "the column topic"
-
-    def finder(self, settings: ClientSettings, name: str) -> TargetFinder:
-        """Return the finder of the target topics of the sink of this name."""
-        return TargetFinder(settings, name, self.topic, self.topics, self.dead_letter, self.create, self.patience)
+    logger.info("%s", report)
+    try:
+        if told is not None:
+            told(report)
+    except Exception:  # the batch is in the log: a failing callback must not end the query
+        logger.exception("sink %s: on_report failed for batch %s; the batch is written", sink, outcome.batch)
+    return report
 
 
 class Sink:
@@ -195,22 +152,13 @@ class Sink:
             known = ", ".join(SinkOptions.__slots__)
             raise ConfigError(f"{error}; the options of a sink are {known}") from error
         self.name = name
-        how = reached(servers, settings)
         self.reports: deque[BatchReport] = deque(maxlen=100)
         self._habits = RowHabits()
         self._stateful: tuple[str, bool] = ("", False)
         """A run of the query, and whether the query keeps state."""
         self._one_at_a_time = threading.Lock()
-        self._on_report = on_report or (lambda _report: None)
-        self.runner = Runner(
-            how,
-            name,
-            adopt=self.options.adopt,
-            attempts=self.options.attempts,
-            transaction_timeout=self.options.transaction_timeout,
-            patience=self.options.patience,
-            on_step=on_step,
-        )
+        self._on_report = on_report
+        self.runner = self.options.runner(reached(servers, settings), name, on_step)
 
     @property
     def report(self) -> BatchReport | None:
@@ -219,7 +167,7 @@ class Sink:
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write a micro-batch; foreachBatch calls this."""
-        columns.refuse_connect(df)
+        refuse_connect(df)
         use_this_python(df.sparkSession)
         query = query_of(df)
         with self._one_at_a_time, short_if_stopped(df, query):
@@ -234,9 +182,7 @@ class Sink:
             content.query = query
             content.keeps_state = self._keeps_state(df, query, origin.run)
         outcome = self.runner.carry_out(content, query, batch, origin)
-        report = report_of(self.name, query, outcome, content.manifest, self.runner.took)
-        self.reports.append(report)
-        logger.info("%s", report)
+        report = report_batch(self.name, query, outcome, content.manifest, self.runner.took, self._told)
         if origin is not UNKNOWN and not outcome.compared:
             logger.warning(
                 "sink %s: batch %s was skipped by its number alone, because its progress record or this Spark has no "
@@ -253,13 +199,14 @@ class Sink:
                 batch - outcome.missing - 1,
                 outcome.missing,
             )
-        try:
-            self._on_report(report)
-        except Exception:  # the batch is in the log: a failing callback must not end the query
-            logger.exception("sink %s: on_report failed for batch %s; the batch is written", self.name, batch)
         if outcome.skipped and origin is not UNKNOWN and not content.was_run_through:
             _run_through(df)
         return report
+
+    def _told(self, report: BatchReport) -> None:
+        self.reports.append(report)
+        if self._on_report is not None:
+            self._on_report(report)
 
     def _keeps_state(self, df: DataFrame, query: str, run: str) -> bool:
         if self._stateful[0] != run:
@@ -271,7 +218,81 @@ class Sink:
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled: a classic session calls the sink in this process; only Spark Connect pickles it."""
-        raise ConfigError(columns.CONNECT)
+        raise ConfigError(CONNECT)
+
+
+def write(
+    df: DataFrame,
+    servers: str | ClientSettings,
+    *,
+    job: str,
+    topic: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    **options: Any,
+) -> BatchReport:
+    """Write all rows, or none. A job whose name was written before is skipped, and the report says so; `fencepost sink
+    reset job.NAME` frees the name. `options` are those of `Sink`.
+
+    Over Spark Connect the rows go through `write.format("fencepost")`. Functions among the options must then be named
+    as `module:function`, and the report has only `skipped` and `rows`; its other numbers are -1.
+    """
+    query = f"job {job} to {topic or 'topics of the rows'}"
+    if is_connect(df):
+        return _by_format(df, query, _as_options(servers, settings, job=job, topic=topic, **options))
+    use_this_python(df.sparkSession)
+    sink = Sink(servers, name=f"job.{job}", topic=topic, settings=settings, **options)
+    try:
+        return sink.run(df, query, 0)
+    finally:
+        sink.close()
+
+
+def _as_options(servers: str | ClientSettings, settings: Mapping[str, str] | None, **options: Any) -> dict[str, str]:
+    """Return the options of the format, which are text."""
+    if not isinstance(servers, str):
+        raise ConfigError(
+            "over Spark Connect the server side connects to the cluster: give `servers` as HOST:PORT,… and the rest as "
+            "settings={…}, not as a ClientSettings"
+        )
+    said = {"kafka.bootstrap.servers": servers}
+    said |= {f"kafka.{name.removeprefix('kafka.')}": value for name, value in (settings or {}).items()}
+    for name, value in options.items():
+        if callable(value):
+            raise ConfigError(
+                f"{name}: over Spark Connect a function must be named as 'module:function', installed where Spark runs"
+            )
+        if value is not None and name not in _WITHOUT_EFFECT:
+            said[name] = ",".join(value) if isinstance(value, list | tuple | set | frozenset) else str(value)
+    return said
+
+
+def _by_format(df: DataFrame, query: str, options: Mapping[str, str]) -> BatchReport:
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    from fencepost.spark.writer import ALREADY
+
+    seen = Observation()
+    counted = df.observe(seen, F.count(F.lit(1)).alias("rows"))
+    skipped = False
+    try:
+        counted.write.format("fencepost").mode("append").options(**options, ifWritten="fail").save()
+    except Exception as error:
+        if ALREADY not in str(error):
+            raise
+        skipped = True
+    return BatchReport(
+        sink=f"job.{options['job']}",
+        query=query,
+        batch=0,
+        skipped=skipped,
+        rows=0 if skipped else seen.get["rows"],
+        bytes=_NOT_KNOWN,
+        partitions=_NOT_KNOWN,
+        attempts=_NOT_KNOWN,
+        epoch=_NOT_KNOWN,
+        published_by="driver",
+    )
 
 
 def other_rows_text(sink: str, last: Progress, digest: str, *, option: str) -> str:
@@ -310,13 +331,12 @@ class RowHabits:
     """A row was longer than `tuning.LONGEST_SHORT_ROW` when Spark was told that none is."""
 
 
-class DataFrameContent:
+class DataFrameContent(Content):
     """A micro-batch whose content is a DataFrame's rows."""
 
     def __init__(
         self, runner: Runner, options: SinkOptions, habits: RowHabits, df: DataFrame, query: str, batch: int
     ) -> None:
-        self.advice = Advice()
         self.manifest = Manifest({})
         self.query: str | None = None
         """Spark's id of the streaming query, which may be stopped meanwhile; None for a job."""
@@ -418,16 +438,11 @@ class DataFrameContent:
         return columns.normalised(self._df, topic=options.topic, keep_timestamps=options.keep_timestamps)
 
     def _encoding(self, tasks: int | None) -> Encoding:
-        options = self._options
-        return Encoding(
-            targets=self._targets,
-            find=None if options.topic or options.topics else self._finder.of_rows,
-            topic=options.topic,
-            codec=CODECS[options.compression],
-            level=options.compression_level,
-            batch_bytes=options.batch_bytes,
-            dead_letter=options.dead_letter,
-            choose=options.partitioner,
+        return Encoding.of(
+            self._options,
+            self._finder,
+            self._targets,
+            choose=self._options.partitioner,
             map_partitions=tasks,
             slack_ms=self._slack_ms,
             start=self._start,
@@ -448,10 +463,12 @@ class DataFrameContent:
 
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
         manifest, settings = self.manifest, self._runner.settings
+        if not manifest.batches:
+            return
         try:
-            if manifest.payloads is not None:
-                publish.by_driver(links, transaction, manifest)
-            elif manifest.places is not None:
+            if manifest.published_by == "driver":
+                publish.by_driver(links, transaction, manifest.batches)
+            elif self._spool is not None:
                 publish.from_files(self._df.sparkSession, settings, transaction, manifest)
             elif self._frozen is not None:
                 publish.by_tasks(self._frozen, settings, transaction, manifest)

@@ -28,16 +28,15 @@ from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
-from fencepost.client.micro_batch import progress_topic, stage_topic
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX
 from fencepost.client.own.kafka_topic import TOPIC_PREFIX as OWNERS_PREFIX
 from fencepost.client.read.ranges import DataLost, Range, fetch
+from fencepost.core.micro_batch.protocol import PROGRESS_TOPIC_PREFIX
 from fencepost.errors import ConfigError, ErrorCode, FencepostError, ServerError
-from fencepost.spark import arrow, offsets
-from fencepost.spark.columns import is_connect
-from fencepost.spark.shipping import Shipped
-from fencepost.spark.source_options import Offsets, SourceOptions, parse
-from fencepost.spark.workers import use_this_python
-from fencepost.types import EARLIEST, LATEST
+from fencepost.spark import columns, offsets
+from fencepost.spark.options import Offsets, SourceOptions, parse_source
+from fencepost.spark.workers import Shipped, is_connect, use_this_python
+from fencepost.types import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +62,7 @@ else:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fencepost"
-_OUR_TOPICS: Final = (progress_topic.TOPIC_PREFIX, stage_topic.TOPIC_PREFIX, OWNERS_PREFIX)
+_OUR_TOPICS: Final = (PROGRESS_TOPIC_PREFIX, STAGE_TOPIC_PREFIX, OWNERS_PREFIX)
 T = TypeVar("T")
 
 
@@ -108,7 +107,7 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> str:
-        return arrow.schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
+        return columns.source_schema(headers=str(self.options.get("includeheaders", "false")).lower() == "true")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(self._parsed(schema, streaming=False))
@@ -138,10 +137,10 @@ class FencepostSource(DataSource):  # type: ignore[misc]
         """Parse the options. The columns are all of the source's, or those of the user's `schema(…)`."""
         for field in schema.fields:
             kind = field.dataType.simpleString()
-            if arrow.COLUMNS.get(field.name) != kind:
-                known = ", ".join(f"{name} {kind}" for name, kind in arrow.COLUMNS.items())
+            if columns.COLUMNS.get(field.name) != kind:
+                known = ", ".join(f"{name} {kind}" for name, kind in columns.COLUMNS.items())
                 raise ConfigError(f"schema: this source has no column {field.name} {kind}; its columns are {known}")
-        options = parse(dict(self.options), streaming=streaming)
+        options = parse_source(dict(self.options), streaming=streaming)
         return dataclasses.replace(options, columns=tuple(schema.names))
 
 
@@ -167,11 +166,11 @@ class SubscribedPartitions:
         stands beside the new offsets, and the next look notices it."""
         return admin.topic_ids(None if self._options.pattern is not None else self.names(admin))
 
-    def at(self, admin: Admin, end: int) -> dict[str, dict[int, int]]:
+    def at(self, admin: Admin, end: int) -> dict[TopicPartition, int]:
         """Return the EARLIEST or LATEST offsets. LATEST is the last stable offset, unless uncommitted records are
         read."""
         options = self._options
-        found: dict[str, dict[int, int]] = {}
+        found: dict[TopicPartition, int] = {}
         for topic in self.names(admin):
             wanted = None if options.assigned is None else options.assigned[topic]
             if wanted is not None and not options.fail_on_data_loss:
@@ -182,7 +181,7 @@ class SubscribedPartitions:
                 if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not options.fail_on_data_loss:
                     continue
                 raise
-            found[topic] = {partition: at.offset for partition, at in known.items()}
+            found |= {TopicPartition(topic, partition): at.offset for partition, at in known.items()}
         return found
 
     def _existing(self, admin: Admin, topic: str, wanted: Sequence[int]) -> tuple[int, ...]:
@@ -195,58 +194,48 @@ class SubscribedPartitions:
             there = set()
         return tuple(partition for partition in wanted if partition in there)
 
-    def resolved(self, admin: Admin, offsets: Offsets) -> dict[str, dict[int, int]]:
+    def resolved(self, admin: Admin, given: Offsets) -> dict[TopicPartition, int]:
         """Return the given offsets as numbers."""
-        if offsets.end is not None:
-            return self.at(admin, EARLIEST if offsets.end == EARLIEST else LATEST)
+        if given.end is not None:
+            return self.at(admin, EARLIEST if given.end == EARLIEST else LATEST)
         latest = self.at(admin, LATEST)
-        if offsets.timestamp is not None:
-            given = {topic: dict.fromkeys(partitions, offsets.timestamp) for topic, partitions in latest.items()}
-            return self._by_time(admin, given, latest, offsets.strict)
-        if offsets.timestamps is not None:
-            return self._by_time(admin, _complete(offsets.timestamps, latest, "timestamps"), latest, offsets.strict)
-        assert offsets.by_partition is not None
-        wanted = _complete(offsets.by_partition, latest, "offsets")
-        earliest = self.at(admin, EARLIEST) if any(-2 in at.values() for at in wanted.values()) else {}
-        return {
-            topic: {
-                partition: earliest[topic][partition] if at == -2 else latest[topic][partition] if at == -1 else at
-                for partition, at in partitions.items()
-            }
-            for topic, partitions in wanted.items()
-        }
+        if given.timestamp is not None:
+            return self._by_time(admin, dict.fromkeys(latest, given.timestamp), latest, given.strict)
+        if given.timestamps is not None:
+            _demand_all(given.timestamps, latest, "timestamps")
+            return self._by_time(admin, given.timestamps, latest, given.strict)
+        assert given.by_partition is not None
+        _demand_all(given.by_partition, latest, "offsets")
+        earliest = self.at(admin, EARLIEST) if EARLIEST in given.by_partition.values() else {}
+        words = {EARLIEST: earliest, LATEST: latest}
+        return {where: words[at][where] if at in words else at for where, at in given.by_partition.items()}
 
     def _by_time(
-        self, admin: Admin, times: dict[str, dict[int, int]], latest: dict[str, dict[int, int]], strict: bool
-    ) -> dict[str, dict[int, int]]:
-        found: dict[str, dict[int, int]] = {}
-        for topic, partitions in times.items():
-            for partition, moment in partitions.items():
-                places = admin.offsets(topic, moment, partitions=[partition], read_committed=self._options.committed)
-                at: int = places[partition].offset
-                if at < 0:
-                    if strict:
-                        raise ConfigError(
-                            f"{topic}-{partition} has no record at or after {moment}; set "
-                            "startingOffsetsByTimestampStrategy=latest to start at its end"
-                        )
-                    at = latest[topic][partition]
-                found.setdefault(topic, {})[partition] = at
+        self, admin: Admin, times: offsets.Position, latest: offsets.Position, strict: bool
+    ) -> dict[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        for where, moment in times.items():
+            committed = self._options.committed
+            places = admin.offsets(where.topic, moment, partitions=[where.partition], read_committed=committed)
+            at: int = places[where.partition].offset
+            if at < 0 and strict:
+                raise ConfigError(
+                    f"{where} has no record at or after {moment}; set startingOffsetsByTimestampStrategy=latest to "
+                    "start at its end"
+                )
+            found[where] = at if at >= 0 else latest[where]
         return found
 
 
-def _complete(given: Any, latest: dict[str, dict[int, int]], what: str) -> dict[str, dict[int, int]]:
+def _demand_all(given: offsets.Position, latest: offsets.Position, what: str) -> None:
     """Check that the JSON names every partition and no other one, as Spark requires: for those that are missing the
     start would be undefined."""
-    for topic, partitions in latest.items():
-        absent = sorted(set(partitions) - set(given.get(topic, {})))
-        if absent:
-            raise ConfigError(f"the JSON of {what} must name all partitions of {topic}; {absent} are missing")
-    for topic, partitions in given.items():
-        strange = sorted(set(partitions) - set(latest.get(topic, {})))
-        if strange:
-            raise ConfigError(f"the JSON of {what} names {topic} {strange}, which this query does not read; remove it")
-    return {topic: {p: int(given[topic][p]) for p in partitions} for topic, partitions in latest.items()}
+    for topic, absent in offsets.by_topic(offsets.without(latest, given)).items():
+        raise ConfigError(f"the JSON of {what} must name all partitions of {topic}; {list(absent)} are missing")
+    for topic, strange in offsets.by_topic(offsets.without(given, latest)).items():
+        raise ConfigError(
+            f"the JSON of {what} names {topic} {list(strange)}, which this query does not read; remove it"
+        )
 
 
 def read_range(options: SourceOptions, partition: SourcePartition) -> Iterator[pa.RecordBatch]:
@@ -264,7 +253,7 @@ def read_range(options: SourceOptions, partition: SourcePartition) -> Iterator[p
         if not strict and is_recreated():
             return
         fetched = fetch(routes, wanted, committed=options.committed, fail_on_data_loss=strict)
-        yield from arrow.rows(wanted, fetched, options.columns, null_times=options.null_times)
+        yield from columns.rows(wanted, fetched, options.columns, null_times=options.null_times)
         if strict and is_recreated():
             raise _recreated(wanted.topic)
 
@@ -369,11 +358,11 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
             # Spark has not written the start down. If the query crashed in this micro-batch, `initialOffset` was asked
             # again and may be anywhere; the end says where the micro-batch began. The end of an earlier version does
             # not, and there the start is at least not behind it.
-            begin = offsets.merged(offsets.not_behind(begin, stop), offsets.began(end))
+            begin = {**offsets.not_behind(begin, stop), **offsets.began(end)}
             if self._no_start is not None and offsets.without(stop, begin):
                 raise self._no_start
         else:
-            begin = offsets.merged(offsets.began(end), _same_topics(start, begin, offsets.ids(end)))
+            begin = {**offsets.began(end), **_same_topics(start, begin, offsets.ids(end))}
         now = self._ids()
         lost = {**offsets.recreated(start, now), **offsets.recreated(end, now)}
         if self._options.fail_on_data_loss and lost:
@@ -385,7 +374,7 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
             offsets.check_nothing_lost(begin, earliest, stop)
         else:
             begin = offsets.clamped(begin, earliest, stop)
-            stop = {topic: partitions for topic, partitions in stop.items() if topic in begin}
+            stop = {where: at for where, at in stop.items() if where in begin}
         return _planned(self._options, begin, stop, now)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -395,7 +384,7 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
     def commit(self, end: dict[str, Any]) -> None:
         group = self._options.commit_group
         if group is not None:
-            for topic, partitions in offsets.from_json(end).items():
+            for topic, partitions in offsets.by_topic(offsets.from_json(end)).items():
                 try:
                     self.admin.commit_group_offsets(group, topic, partitions)
                 except FencepostError as error:  # only tools that show lag need it: do not end the stream
@@ -409,14 +398,14 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
     def _end(
         self,
         start: dict[str, Any],
-        begin: dict[str, dict[int, int]],
-        stop: dict[str, dict[int, int]],
+        begin: offsets.Position,
+        stop: offsets.Position,
         ids: dict[str, str],
     ) -> dict[str, Any]:
         """Return the end of a micro-batch for the checkpoint, with the notes that `offsets` describes. If there is
         nothing new it is `start` itself, because Spark compares the two as text."""
         known = {} if start == self._initial else _same_topics(start, offsets.from_json(start), ids)
-        began = offsets.without({topic: begin[topic] for topic in stop if topic in begin}, known)
+        began = offsets.without({where: begin[where] for where in stop if where in begin}, known)
         if stop == known and not began:
             return start
         return offsets.to_json(stop, {**offsets.ids(start), **ids}, began)
@@ -424,15 +413,15 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
     def _ids(self) -> dict[str, str]:
         return self._patiently(lambda: self._topics.ids(self.admin), "looking for the topics' ids")
 
-    def _latest(self) -> dict[str, dict[int, int]]:
+    def _latest(self) -> dict[TopicPartition, int]:
         return self._patiently(lambda: self._topics.at(self.admin, LATEST), "looking for the latest offsets")
 
-    def _earliest(self) -> dict[str, dict[int, int]]:
+    def _earliest(self) -> dict[TopicPartition, int]:
         return self._patiently(lambda: self._topics.at(self.admin, EARLIEST), "looking for the earliest offsets")
 
     def _bounds(
-        self, start: dict[str, Any], stop: dict[str, dict[int, int]], ids: dict[str, str]
-    ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+        self, start: dict[str, Any], stop: dict[TopicPartition, int], ids: dict[str, str]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Return start and end of what can be read: `stop` never behind `begin`, `begin` with all its partitions.
         Partitions that `start` does not have, and recreated topics, begin with their first record."""
         strict = self._options.fail_on_data_loss
@@ -442,43 +431,42 @@ class _Stream(Shipped, DataSourceStreamReader):  # type: ignore[misc]
             for topic in offsets.recreated(start, ids):
                 raise _recreated(topic)
             if self._options.pattern is not None:  # otherwise the server has said so by now
-                for topic in (topic for topic in start if topic not in ids and topic not in stop):
+                there = {where.topic for where in stop}
+                for topic in (topic for topic in start if topic not in ids and topic not in there):
                     raise _deleted(topic)
         begin = _same_topics(start, offsets.from_json(start), ids)
-        for topic, partitions in begin.items():
-            for partition, at in partitions.items():
-                end = stop.get(topic, {}).get(partition)
-                if end is None and strict:
-                    stop.setdefault(topic, {})[partition] = at  # its metadata may be missing for a moment: stay there
-                elif end is not None and end < at:
-                    stop[topic][partition] = self._behind(topic, partition, at, end)
+        for where, at in begin.items():
+            end = stop.get(where)
+            if end is None and strict:
+                stop[where] = at  # its metadata may be missing for a moment: stay there
+            elif end is not None and end < at:
+                stop[where] = self._behind(where, at, end)
         new = offsets.without(stop, begin)
         if new:
             begin = offsets.completed(begin, stop, self._earliest())
             if strict:
-                offsets.check_from_the_first({t: {p: begin[t][p] for p in added} for t, added in new.items()})
+                offsets.check_from_the_first({where: begin[where] for where in new})
         return begin, stop
 
-    def _behind(self, topic: str, partition: int, at: int, stable: int) -> int:
+    def _behind(self, where: TopicPartition, at: int, stable: int) -> int:
         """Return the end of a partition whose last stable offset is below the stream's position. An open transaction
         may hold it back; but if the log itself is shorter, the topic was recreated."""
         ends = self._patiently(
-            lambda: self.admin.offsets(topic, LATEST, partitions=[partition]), f"looking for the end of {topic}"
+            lambda: self.admin.offsets(where.topic, LATEST, partitions=[where.partition]),
+            f"looking for the end of {where.topic}",
         )
         (end,) = (found.offset for found in ends.values())
         if end >= at:
             return at
         if self._options.fail_on_data_loss:
-            offsets.check_nothing_lost({topic: {partition: at}}, {topic: {partition: 0}}, {topic: {partition: end}})
+            offsets.check_nothing_lost({where: at}, {where: 0}, {where: end})
         return stable
 
 
-def _same_topics(
-    stored: dict[str, Any], position: dict[str, dict[int, int]], ids: dict[str, str]
-) -> dict[str, dict[int, int]]:
+def _same_topics(stored: dict[str, Any], position: offsets.Position, ids: dict[str, str]) -> dict[TopicPartition, int]:
     """Return `position`, which is the one of `stored`, without topics that have another id in `ids`."""
     gone = offsets.recreated(stored, ids)
-    return {topic: partitions for topic, partitions in position.items() if topic not in gone}
+    return {where: at for where, at in position.items() if where.topic not in gone}
 
 
 class RememberingStreamReader(_Stream):
@@ -551,7 +539,7 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):  # type: ignore[misc]
         """Return the latest offsets, for the lag in the query's progress."""
         return offsets.to_json(self._latest() if self._goal is None else offsets.from_json(self._goal))
 
-    def _too_little(self, begin: dict[str, dict[int, int]], stop: dict[str, dict[int, int]]) -> bool:
+    def _too_little(self, begin: offsets.Position, stop: offsets.Position) -> bool:
         """Return whether to wait for more offsets (minOffsetsPerTrigger), up to maxTriggerDelay."""
         least = self._options.min_offsets
         found = offsets.count(begin, stop)

@@ -1,6 +1,6 @@
 """The way of frozen record batches from a task to the commit: in Spark's commit message, or through the stage topic.
 
-`core/micro_batch/staging.py` has the rules. A task whose batches exceed its share writes all of them to the stage with
+`client/micro_batch/topics.py` has the rules. A task whose batches exceed its share writes all of them to the stage with
 an ordinary idempotent producer. Each record batch is the value of one record, so the server neither decompresses nor
 checks it twice, and its records' times do not decide about retention. The commit reads the values back in the order in
 which it publishes them, a few ahead.
@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.patience import patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.stage_topic import AROUND, open_stage
 from fencepost.client.micro_batch.targets import Target
+from fencepost.client.micro_batch.topics import AROUND, Staged, open_stage, partition_for
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket
 from fencepost.client.producer import Producer
 from fencepost.client.read.picked import Picked, fetch_values
-from fencepost.core.micro_batch.staging import Staged, partition_for
 from fencepost.errors import FencepostError
 from fencepost.kernel import Buffer
-from fencepost.spark.freeze import Frozen, ManifestEntry
+from fencepost.spark.freeze import FrozenBatch
 from fencepost.types import TopicPartition
 
 _BATCH_BYTES: Final = 64 << 10
@@ -35,38 +34,25 @@ _BUFFER_BYTES: Final = 16 << 20
 """Unsettled bytes of a task, which waits beyond them."""
 
 
-class Carried(NamedTuple):
-    """One frozen record batch in a commit message."""
-
-    where: TopicPartition
-    entry: ManifestEntry
-    content: bytearray | Staged
-
-
 def carried(
-    frozen: Iterator[Frozen], task: int, limit: int, open_writer: Callable[[], StageWriter]
-) -> tuple[Carried, ...]:
+    frozen: Iterator[FrozenBatch], limit: int, open_writer: Callable[[], StageWriter]
+) -> tuple[FrozenBatch, ...]:
     """Return a task's batches for its commit message. Stage all of them if they exceed the limit."""
-    held: deque[Frozen] = deque()
+    held: deque[FrozenBatch] = deque()
     size = 0
     for batch in frozen:
         held.append(batch)
-        size += batch.size
+        size += batch.entry.size
         if size > limit:
             break
     else:
-        return tuple(_carried(task, batch, batch.payload) for batch in held)
+        return tuple(held)
     with open_writer() as stage:
         while held:
-            stage.put(task, held.popleft())
+            stage.put(held.popleft())
         for batch in frozen:
-            stage.put(task, batch)
+            stage.put(batch)
         return stage.finish()
-
-
-def _carried(task: int, batch: Frozen, content: bytearray | Staged) -> Carried:
-    entry = ManifestEntry(task, batch.number, batch.records, batch.size, batch.checksum)
-    return Carried(batch.where, entry, content)
 
 
 class StageWriter(Closing):
@@ -82,7 +68,7 @@ class StageWriter(Closing):
             allow_topic_creation=False,
             exit_timeout=0.0,
         )
-        self._put: list[tuple[Carried, Ticket | None]] = []
+        self._put: list[tuple[FrozenBatch, Ticket | None]] = []
         self._unsettled: deque[tuple[Ticket, int]] = deque()
         self._unsettled_bytes = 0
 
@@ -99,27 +85,27 @@ class StageWriter(Closing):
             )
         return cls(settings, stage)
 
-    def put(self, task: int, batch: Frozen) -> None:
-        if batch.size + AROUND > self._stage.max_bytes:
+    def put(self, batch: FrozenBatch) -> None:
+        if batch.entry.size + AROUND > self._stage.max_bytes:
             # The stage does not accept as much as the target.
-            self._put.append((_carried(task, batch, batch.payload), None))
+            self._put.append((batch, None))
             return
         # The producer's own buffer has room for two of the largest batches, which may be gigabytes.
-        while self._unsettled and self._unsettled_bytes + batch.size > _BUFFER_BYTES:
+        while self._unsettled and self._unsettled_bytes + batch.entry.size > _BUFFER_BYTES:
             ticket, size = self._unsettled.popleft()
             ticket.result()
             self._unsettled_bytes -= size
         partition = partition_for(batch.where, self._stage.partitions)
         ticket = self.producer.send(self._stage.topic, batch.payload, partition=partition)
-        self._put.append((_carried(task, batch, Staged(partition, UNKNOWN_OFFSET)), ticket))
-        self._unsettled.append((ticket, batch.size))
-        self._unsettled_bytes += batch.size
+        self._put.append((batch._replace(content=None), ticket))
+        self._unsettled.append((ticket, batch.entry.size))
+        self._unsettled_bytes += batch.entry.size
 
-    def finish(self) -> tuple[Carried, ...]:
+    def finish(self) -> tuple[FrozenBatch, ...]:
         """Wait until the stage has all batches. Return them, with their places."""
         return tuple(batch if ticket is None else self._placed(batch, ticket) for batch, ticket in self._put)
 
-    def _placed(self, batch: Carried, ticket: Ticket) -> Carried:
+    def _placed(self, batch: FrozenBatch, ticket: Ticket) -> FrozenBatch:
         found = ticket.result()
         if found.offset == UNKNOWN_OFFSET:
             raise FencepostError(f"{found.topic} has a batch of this task, but its offset is not known: run it again")
@@ -129,15 +115,13 @@ class StageWriter(Closing):
         self.producer.close(0)
 
 
-def contents(
-    routes: Routes, stage: str | None, entries: Sequence[ManifestEntry], payloads: Sequence[Buffer | Staged]
-) -> Iterator[Buffer]:
+def contents(routes: Routes, stage: str, batches: Sequence[FrozenBatch]) -> Iterator[Buffer]:
     """Yield the record batches themselves, those of the topic `stage` read back. The caller compares them."""
-    wanted = []
-    for entry, payload in zip(entries, payloads, strict=True):
-        if isinstance(payload, Staged):
-            assert stage is not None
-            wanted.append(Picked(TopicPartition(stage, payload.partition), payload.offset, entry.size))
+    wanted = [
+        Picked(TopicPartition(stage, content.partition), content.offset, entry.size)
+        for _, entry, content in batches
+        if isinstance(content, Staged)
+    ]
     values = fetch_values(routes, wanted)
-    for payload in payloads:
-        yield (next(values) or b"") if isinstance(payload, Staged) else payload
+    for batch in batches:
+        yield (next(values) or b"") if isinstance(batch.content, Staged) else batch.payload

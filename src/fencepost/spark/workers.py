@@ -1,23 +1,30 @@
-"""The Python that Spark's processes run.
+"""Spark's processes: their Python, their Java, and how readers and writers travel to them.
 
 By default Spark runs `python3` from the PATH, for tasks and to look for formats such as "fencepost". With
 `.venv/bin/python job.py` that is another Python, which does not have this package. Spark has two settings: variables
 (PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON), which it reads when its JVM starts, and a field of the running SparkContext,
 which goes with every function that is sent to a worker. Where the user has chosen no other Python, both are set to
 `fencepost-python` (`early_connect.py`).
+
+PySpark pickles an object with the name of its module. A worker that has no such module fails with a bare "No module
+named …", before any code of ours runs. So readers and writers travel as bytes beside a small function that is pickled
+by value: it imports fencepost, or says where it is missing and how to install it (`Shipped`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import pickle
+import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fencepost.spark.columns import is_connect
+from fencepost.errors import ConfigError
 from fencepost.spark.early_connect import NAME
 
 if TYPE_CHECKING:
@@ -33,8 +40,29 @@ WHAT_TO_SET: Final = (
     "set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that has fencepost on every machine: otherwise Spark's "
     "workers run python3 from their PATH"
 )
+CONNECT: Final = (
+    "Spark Connect runs foreachBatch in another process, which does not know the query. Use "
+    'writeStream.format("fencepost") and write.format("fencepost"), which work there, or a classic session '
+    "(SparkSession.builder.master(…))"
+)
+OLDEST_JAVA: Final = 17
+JAVA_ADVICE: Final = (
+    f"install Java {OLDEST_JAVA} or newer (Debian: openjdk-17-jre-headless, macOS: brew install openjdk@17)"
+)
+
 _told: set[str] = set()
 """Applications that were already warned."""
+
+
+def is_connect(given: Any) -> bool:
+    """Return whether `given`, a DataFrame or a session, belongs to Spark Connect."""
+    return type(given).__module__.startswith("pyspark.sql.connect")
+
+
+def refuse_connect(given: Any) -> None:
+    """Raise ConfigError if `given`, a DataFrame or a session, belongs to Spark Connect."""
+    if is_connect(given):
+        raise ConfigError(CONNECT)
 
 
 def command() -> str:
@@ -120,3 +148,63 @@ def use_this_python(spark: SparkSession) -> None:
     elif not chosen and context.applicationId not in _told:
         _told.add(context.applicationId)
         logger.warning("%s", WHAT_TO_SET)
+
+
+class Java(NamedTuple):
+    path: str
+    version: str
+    major: int
+
+    @property
+    def new_enough(self) -> bool:
+        return self.major >= OLDEST_JAVA
+
+
+def find_java() -> Java | None:
+    """Find Java as Spark does: in JAVA_HOME, else on the PATH. Return None if none runs."""
+    home = os.environ.get("JAVA_HOME")
+    path = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if path is None:
+        return None
+    try:
+        said = subprocess.run([path, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_java(path, said)
+
+
+def parse_java(path: str, said: str) -> Java | None:
+    """Parse the output of `java -version`: 1.8.0_392 is Java 8, 17.0.15 is Java 17."""
+    found = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
+    return None if found is None else Java(path, found[1], int(found[2]))
+
+
+class Shipped:
+    """The base of what Spark sends to its workers."""
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _unpacked, (pickle.dumps((type(self), self.__getstate__())),)
+
+
+def _unpacked(content: bytes) -> Any:
+    """Return the object, in a worker. This function must not use a name from outside itself."""
+    import importlib
+    import pickle
+    import socket
+    import sys
+
+    try:
+        importlib.import_module("fencepost.spark.workers")
+    except ImportError as error:
+        raise ImportError(
+            f"fencepost cannot be imported in Spark's Python workers: {error} ({sys.executable} on "
+            f"{socket.gethostname()}). Install it on every machine of the cluster, in the Python that PYSPARK_PYTHON "
+            "or spark.pyspark.python names: pip install 'fencepost[arrow]'"
+        ) from error
+    kind, state = pickle.loads(content)  # noqa: S301 - our own bytes, by Spark's own way
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+_unpacked.__module__ = "__main__"  # cloudpickle passes on by value what belongs there

@@ -25,10 +25,9 @@ from zlib import crc32
 
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 
-from fencepost.client.micro_batch import stage_topic
-from fencepost.client.micro_batch.runner import Advice, Runner
-from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX
+from fencepost.client.micro_batch.runner import Advice, Content, Runner
 from fencepost.client.micro_batch.targets import Target, TargetFinder
+from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, delete_stage, ends_of, share_of
 from fencepost.client.read.ranges import DataLost
 from fencepost.client.transactions.shared_writer import LeaderChannels, SharedTransaction
 from fencepost.core.micro_batch.protocol import (
@@ -41,18 +40,16 @@ from fencepost.core.micro_batch.protocol import (
     Progress,
     topics_text,
 )
-from fencepost.core.micro_batch.staging import Staged, ends_of, share_of
 from fencepost.errors import ConfigError, CorruptBatch, FencepostError, UnsupportedFormat
-from fencepost.kernel import CODECS
 from fencepost.spark import columns
 from fencepost.spark.digest import digest_text
-from fencepost.spark.freeze import Encoder, Encoding, Manifest
+from fencepost.spark.freeze import Encoder, Encoding, FrozenBatch, Manifest, manifest_of_frozen
+from fencepost.spark.options import WriterOptions, imported, parse_writer
 from fencepost.spark.origin import QUERY_ID, RUN_ID, checkpoint_hash, checkpoint_keeps_state
 from fencepost.spark.publish import by_threads
-from fencepost.spark.shipping import Shipped
-from fencepost.spark.sink import other_rows_text, report_of
-from fencepost.spark.stage import Carried, StageWriter, carried
-from fencepost.spark.writer_options import WriterOptions, imported, parse
+from fencepost.spark.sink import other_rows_text, report_batch
+from fencepost.spark.stage import StageWriter, carried
+from fencepost.spark.workers import Shipped
 from fencepost.types import TopicPartition
 
 try:
@@ -81,14 +78,14 @@ ALREADY: Final = "fencepost has the job already:"
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
     """Return the writer of a stream; Spark's output modes all append here, as with its own Kafka sink."""
-    return StreamWriter(parse(options, streaming=True), schema)
+    return StreamWriter(parse_writer(options, streaming=True), schema)
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
     """Return the writer of a batch DataFrame."""
     if overwrite:
         raise ConfigError('mode("overwrite"): a log cannot be overwritten; use mode("append")')
-    return BatchWriter(parse(options, streaming=False), schema)
+    return BatchWriter(parse_writer(options, streaming=False), schema)
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class FrozenRows(WriterCommitMessage):  # type: ignore[misc]
     run: str
     batch: int
     map_partition: int
-    batches: tuple[Carried, ...]
+    batches: tuple[FrozenBatch, ...]
     topic_ids: Mapping[str, UUID | None] = field(default_factory=dict)
     """The ids of the topics that the task knew."""
     digest: tuple[int, int] | None = None
@@ -147,7 +144,7 @@ class _Writer(Shipped):
         encoder = Encoder(self._encoding(start=crc32((query or self.options.name).encode()) + batch), where)
         rows = (columns.normalised_rows(each, self._columns) for each in self._as_arrow(iterator))
         limit = share_of(self.options.inline_bytes, where)
-        batches = carried(encoder.encode(rows), where, limit, lambda: self._stage(encoder.targets))
+        batches = carried(encoder.encode(rows), limit, lambda: self._stage(encoder.targets))
         ids = {topic: encoder.targets[topic].topic_id for topic in {each.where.topic for each in batches}}
         digest = encoder.digest
         summed = None if digest is None else (digest.count, digest.sum)
@@ -164,16 +161,12 @@ class _Writer(Shipped):
         )
 
     def _encoding(self, start: int) -> Encoding:
-        sink = self.options.sink
-        return Encoding(
-            targets=self._targets or {},
-            find=None if sink.topic or sink.topics else self._finder.of_rows,
-            topic=sink.topic,
-            codec=CODECS[sink.compression],
-            level=sink.compression_level,
-            batch_bytes=sink.batch_bytes,
-            dead_letter=sink.dead_letter,
-            choose=self.options.choose,
+        sink, named = self.options.sink, self.options.partitioner
+        return Encoding.of(
+            sink,
+            self._finder,
+            self._targets or {},
+            choose=None if named is None else imported("partitioner", named),
             start=start,
             digest=self._keeps_state,
         )
@@ -209,30 +202,17 @@ class _Writer(Shipped):
 
     def _publish(self, messages: Sequence[FrozenRows | None], query: str, batch: int, origin: Origin) -> BatchOutcome:
         options, sink = self.options, self.options.sink
-        told = options.told()
+        told = imported("onReport", options.on_report) if options.on_report is not None else None
         on_step = imported("onStep", options.on_step) if options.on_step is not None else None
-        runner = Runner(
-            options.settings,
-            options.name,
-            adopt=sink.adopt,
-            attempts=sink.attempts,
-            transaction_timeout=sink.transaction_timeout,
-            patience=sink.patience,
-            run=origin.run,
-            on_step=None if on_step is None else lambda step: on_step(step, batch),
-        )
+        tell_step = None if on_step is None else lambda step: on_step(step, batch)
+        runner = sink.runner(options.settings, options.name, tell_step, run=origin.run)
         try:
             content = MessagesContent(runner, messages, accept_recomputed=sink.accept_recomputed)
             outcome = runner.carry_out(content, query, batch, origin)
             content.clear_stage(for_good=self.writes_once)
         finally:
             runner.close()
-        report = report_of(options.name, query, outcome, content.manifest, runner.took)
-        logger.info("%s", report)
-        try:
-            told(report)
-        except Exception:  # the batch is in the log: a failing callback must not end the query
-            logger.exception("sink %s: onReport failed for batch %s; the batch is written", options.name, batch)
+        report_batch(options.name, query, outcome, content.manifest, runner.took, told)
         return outcome
 
 
@@ -308,7 +288,7 @@ def _belonging(messages: Sequence[FrozenRows | None], batch: int) -> tuple[str, 
     return query, run
 
 
-class MessagesContent:
+class MessagesContent(Content):
     """A micro-batch whose content came with the tasks' commit messages."""
 
     advice = Advice(
@@ -328,15 +308,9 @@ class MessagesContent:
         """Empty if it is not known whether the query keeps state."""
 
     def freeze(self, position: str) -> FrozenContent:
-        by_target: dict[TopicPartition, list[Carried]] = {}
-        for message in sorted(self._messages, key=lambda message: message.map_partition):
-            for batch in message.batches:
-                by_target.setdefault(batch.where, []).append(batch)
         ids = {topic: found for message in self._messages for topic, found in message.topic_ids.items()}
-        self.manifest = Manifest(
-            {where: tuple(batch.entry for batch in found) for where, found in by_target.items()},
-            {where: tuple(batch.content for batch in found) for where, found in by_target.items()},
-        )
+        messages = sorted(self._messages, key=lambda message: message.map_partition)
+        self.manifest = manifest_of_frozen(batch for message in messages for batch in message.batches)
         return FrozenContent(topics=topics_text(self._runner.cluster_id, ids), digest=self._digest)
 
     def other_rows(self, last: Progress) -> str:
@@ -354,9 +328,9 @@ class MessagesContent:
         return ""
 
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
-        stage = TOPIC_PREFIX + self._runner.name
+        stage = STAGE_TOPIC_PREFIX + self._runner.name
         try:
-            by_threads(self._runner.routes, transaction, self.manifest, stage=stage)
+            by_threads(self._runner.routes, transaction, self.manifest.batches, stage=stage)
         except (DataLost, Poisoned, CorruptBatch, UnsupportedFormat) as error:
             raise ContentLost(
                 f"sink {self._runner.name!r}: rows that tasks have frozen are gone, so the micro-batch is not written: "
@@ -369,15 +343,9 @@ class MessagesContent:
         staged = [batch.content for message in self._messages for batch in message.batches]
         ends = ends_of(place for place in staged if isinstance(place, Staged))
         if ends and for_good:
-            stage_topic.delete_stage(self._runner.admin, self._runner.name)
+            delete_stage(self._runner.admin, self._runner.name)
         elif ends:
-            stage_topic.clear_stage(self._runner.admin, self._runner.name, ends)
+            clear_stage(self._runner.admin, self._runner.name, ends)
 
     def records(self) -> Mapping[TopicPartition, int]:
         return self.manifest.records
-
-    def is_unwanted(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Do nothing: the messages are Spark's, and the stage is cleared once the batch is in the log."""

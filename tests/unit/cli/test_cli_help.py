@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from fencepost import __version__
 from fencepost.cli import errors, main
-from fencepost.cli.own_option import FENCED
+from fencepost.cli.own import FENCED
 
 pytestmark = pytest.mark.unit
 

@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fencepost.demo.picture import draw, rates, round_up, short
-from fencepost.demo.timeline import Interval, Mark, Timeline
+from fencepost.demo.picture import Interval, Mark, Timeline, draw, rates, round_up, short
 
 pytestmark = pytest.mark.unit
 

@@ -19,8 +19,7 @@ from fencepost.kernel import CODECS, decode_batch, partition_for_key
 from fencepost.spark.freeze import (
     Encoder,
     Encoding,
-    Frozen,
-    ManifestEntry,
+    FrozenBatch,
     Unwritable,
     compare,
     freeze_rows,
@@ -51,13 +50,13 @@ def rows(keys: list[bytes | None], values: list[bytes | None], **columns: Any) -
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
 
 
-def freeze(batch: pa.RecordBatch, how: Encoding, map_partition: int = 0) -> list[Frozen]:
+def freeze(batch: pa.RecordBatch, how: Encoding, map_partition: int = 0) -> list[FrozenBatch]:
     return list(Encoder(how, map_partition).encode([batch]))
 
 
-def records(frozen: list[Frozen]) -> dict[TopicPartition, list[bytes | None]]:
+def records(frozen: list[FrozenBatch]) -> dict[TopicPartition, list[bytes | None]]:
     found: dict[TopicPartition, list[bytes | None]] = {}
-    for batch in sorted(frozen, key=lambda batch: batch.number):
+    for batch in sorted(frozen, key=lambda batch: batch.entry.number):
         found.setdefault(batch.where, []).extend(record.value for record in decode_batch(batch.payload))
     return found
 
@@ -70,8 +69,8 @@ def test_rows_go_where_kafkas_partitioner_sends_them_and_stay_in_order() -> None
         assert key is not None
         wanted.setdefault(TopicPartition("t", partition_for_key(key, 4)), []).append(b"%d" % number)
     assert records(frozen) == wanted
-    assert [batch.number for batch in frozen] == list(range(1, len(frozen) + 1))
-    assert all(batch.size <= 500 for batch in frozen)
+    assert [batch.entry.number for batch in frozen] == list(range(1, len(frozen) + 1))
+    assert all(batch.entry.size <= 500 for batch in frozen)
     assert len(frozen) > 4
 
 
@@ -166,7 +165,7 @@ def timed(*times: int | None, **changes: Any) -> tuple[pa.RecordBatch, Encoding]
     return rows([b"k"] * len(times), values, timestamp=column), encoding(**{**fields, **changes})
 
 
-def values_of(frozen: list[Frozen], topic: str) -> list[bytes | None]:
+def values_of(frozen: list[FrozenBatch], topic: str) -> list[bytes | None]:
     return [value for where, found in records(frozen).items() if where.topic == topic for value in found]
 
 
@@ -286,7 +285,7 @@ def test_a_large_row_between_small_ones_is_taken_out_alone() -> None:
 
 def test_a_row_that_only_fits_compressed_is_written() -> None:
     (only,) = freeze(rows([b"k"], [b"x" * 3_000]), encoding(codec=CODECS["lz4"]))
-    assert only.size < 2_000
+    assert only.entry.size < 2_000
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -312,8 +311,8 @@ def test_dead_letters_with_large_headers_each_find_room() -> None:
     batch = rows([b"k"] * 5, [b"y" * 9_000] * 5, headers=headers)
     dead = Target("dead", 1, 6_000, False)
     frozen = freeze(batch, encoding(targets={"t": TARGET, "dead": dead}, dead_letter="dead"))
-    assert sum(batch.records for batch in frozen) == 5
-    assert max(batch.size for batch in frozen) <= dead.max_bytes
+    assert sum(batch.entry.records for batch in frozen) == 5
+    assert max(batch.entry.size for batch in frozen) <= dead.max_bytes
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -323,30 +322,26 @@ def test_rows_that_grow_by_compression_are_written_as_they_are(codec: str, dead_
     how = encoding(codec=CODECS[codec], batch_bytes=2_000, dead_letter=dead_letter)
     frozen = freeze(rows([b"k"] * len(values), values), how)
     assert records(frozen) == {TopicPartition("t", partition_for_key(b"k", 4)): values}
-    assert max(batch.size for batch in frozen) <= TARGET.max_bytes
+    assert max(batch.entry.size for batch in frozen) <= TARGET.max_bytes
 
 
-def row_of(batch: Frozen, map_partition: int) -> Any:
+def row_of(batch: FrozenBatch) -> Any:
     topic, partition = batch.where
     return SimpleNamespace(
         topic=topic,
         partition=partition,
-        map_partition=map_partition,
-        number=batch.number,
-        records=batch.records,
-        size=batch.size,
-        checksum=batch.checksum,
+        **batch.entry._asdict(),
     )
 
 
 def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_in() -> None:
     collected = [
-        row_of(batch, task)
+        row_of(batch)
         for task in (2, 0, 1)
         for batch in reversed(freeze(rows([b"k"] * 200, [b"%d" % n for n in range(200)]), encoding(), task))
     ]
     manifest = manifest_of(collected)
-    ((_, entries),) = manifest.batches.items()
+    (entries,) = manifest.entries.values()
     assert [(e.map_partition, e.number) for e in entries] == sorted((e.map_partition, e.number) for e in entries)
     assert sum(manifest.records.values()) == 600
 
@@ -354,12 +349,12 @@ def test_the_manifest_is_in_the_order_of_the_dataframe_whatever_order_rows_come_
 def test_a_batch_that_is_not_the_frozen_one_is_poison() -> None:
     (batch,) = freeze(rows([b"k"], [b"v"]), encoding())
     (other,) = freeze(rows([b"k"], [b"w"]), encoding())
-    entry = ManifestEntry(0, batch.number, batch.records, batch.size, batch.checksum)
+    entry = batch.entry
     compare(batch.where, entry, entry, batch.payload)
     with pytest.raises(Poisoned, match="but the manifest has"):
         compare(batch.where, None, entry, batch.payload)
     with pytest.raises(Poisoned, match="but the manifest has"):
-        compare(batch.where, entry, entry._replace(checksum=other.checksum), other.payload)
+        compare(batch.where, entry, entry._replace(checksum=other.entry.checksum), other.payload)
     with pytest.raises(Poisoned, match="differs from the frozen one"):
         compare(batch.where, entry, entry, other.payload)
 

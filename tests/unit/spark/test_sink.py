@@ -11,8 +11,9 @@ import pytest
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import Target, TargetFinder
 from fencepost.spark import columns
-from fencepost.spark.freeze import Manifest, ManifestEntry
-from fencepost.spark.sink import DataFrameContent, RowHabits, SinkOptions
+from fencepost.spark.freeze import FrozenBatch, Manifest, ManifestEntry
+from fencepost.spark.options import SinkOptions
+from fencepost.spark.sink import DataFrameContent, RowHabits
 from fencepost.types import TopicPartition
 
 pytestmark = pytest.mark.unit
@@ -30,7 +31,9 @@ def test_topics_that_rows_name_are_looked_up_again_for_each_attempt(monkeypatch:
     monkeypatch.setattr(columns, "used", lambda *_, **__: {"value": "value", "topic": "topic"})
     entry = ManifestEntry(0, 1, 1, 100, 0)
     monkeypatch.setattr(
-        DataFrameContent, "_frozen_by_tasks", lambda *_: Manifest({TopicPartition("t", 0): (entry,)}, places={})
+        DataFrameContent,
+        "_frozen_by_tasks",
+        lambda *_: Manifest({TopicPartition("t", 0): (FrozenBatch(TopicPartition("t", 0), entry, None),)}),
     )
     runner: Any = SimpleNamespace(settings=ClientSettings.of("127.0.0.1:1"), name="n", admin=None, cluster_id="c")
     df: Any = SimpleNamespace(schema=None)

@@ -10,12 +10,11 @@ import pytest
 
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ConfigError
-from fencepost.spark import jobs
+from fencepost.spark import sink as sinks
 from fencepost.spark.copy import Copy
-from fencepost.spark.jobs import write
+from fencepost.spark.options import SinkOptions, parse_writer
 from fencepost.spark.readiness import check
-from fencepost.spark.sink import Sink, SinkOptions
-from fencepost.spark.writer_options import parse
+from fencepost.spark.sink import Sink, write
 
 pytestmark = pytest.mark.unit
 
@@ -44,7 +43,7 @@ def test_a_job_over_spark_connect_is_told_what_cannot_go_there() -> None:
 
 def test_every_option_of_a_sink_can_be_given_to_a_job_over_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: dict[str, str] = {}
-    monkeypatch.setattr(jobs, "_by_format", lambda _df, _query, options: sent.update(options))
+    monkeypatch.setattr(sinks, "_by_format", lambda _df, _query, options: sent.update(options))
     given = {field.name: getattr(SinkOptions(), field.name) for field in dataclasses.fields(SinkOptions)}
     given |= {
         "topics": ("a", "b"),
@@ -54,7 +53,7 @@ def test_every_option_of_a_sink_can_be_given_to_a_job_over_spark_connect(monkeyp
         "topic": "a",
     }
     write(of_connect("DataFrame"), NOBODY, job="j", **given)
-    parsed = parse(sent, streaming=False)
+    parsed = parse_writer(sent, streaming=False)
     assert parsed.sink == SinkOptions(**{**given, "partitioner": None})
     assert parsed.partitioner == "some.module:function"
 

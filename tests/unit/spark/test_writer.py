@@ -20,8 +20,8 @@ from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, FencepostError, Unreachable
 from fencepost.spark import writer
 from fencepost.spark.columns import normalised_rows
-from fencepost.spark.freeze import Encoder, Frozen, Unwritable
-from fencepost.spark.stage import Carried, carried
+from fencepost.spark.freeze import Encoder, FrozenBatch, ManifestEntry, Unwritable
+from fencepost.spark.stage import carried
 from fencepost.spark.writer import FrozenRows, StreamWriter, batch_writer, stream_writer
 from fencepost.types import Epoch, Pid, TopicPartition
 
@@ -130,10 +130,10 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def put(self, _task: int, batch: Frozen) -> None:
-        self.put_in.append(batch.number)
+    def put(self, batch: FrozenBatch) -> None:
+        self.put_in.append(batch.entry.number)
 
-    def finish(self) -> tuple[Carried, ...]:
+    def finish(self) -> tuple[FrozenBatch, ...]:
         return ()
 
 
@@ -141,15 +141,15 @@ class Stage:
 def test_a_task_stages_all_of_its_batches_or_none(limit: int, staged: list[int]) -> None:
     stage = Stage()
     where = TopicPartition("t", 0)
-    frozen = [Frozen(where, number, 1, 100, 0, bytearray(100)) for number in (1, 2, 3)]
+    frozen = [FrozenBatch(where, ManifestEntry(7, number, 1, 100, 0), bytearray(100)) for number in (1, 2, 3)]
     opened: Any = lambda: stage  # noqa: E731 - typed
-    found = carried(iter(frozen), 7, limit, opened)
+    found = carried(iter(frozen), limit, opened)
     assert stage.put_in == staged
     assert stage.closed == bool(staged)
     assert [(each.entry.map_partition, each.entry.number) for each in found] == (
         [] if staged else [(7, n) for n in (1, 2, 3)]
     )
-    assert carried(iter([]), 7, 0, opened) == ()
+    assert carried(iter([]), 0, opened) == ()
 
 
 @pytest.mark.parametrize("messages", [[], [None], [FrozenRows("q", RUN, 7, 0, ()), None]])

@@ -8,10 +8,12 @@ stopping writes. `ClientSettings.replication` (`fencepost.replication.factor`) o
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from fencepost.client.admin.topics import TopicAdmin
+from fencepost.core.rows import ConfigEntry
 from fencepost.errors import ErrorCode, ServerError
 
 logger = logging.getLogger(__name__)
@@ -20,8 +22,8 @@ _MIN_INSYNC: Final = "min.insync.replicas"
 _SERVERS_DEFAULT: Final = -1
 _FORBIDDEN: Final = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.INVALID_CONFIG})
 _TRIES: Final = 3
-
-
+_OF_ITS_CLUSTER: Final = re.compile(r"(leader|follower)\.replication\..*|fencepost\..*|.*\.remote\..*")
+"""Configs that belong to a topic's cluster, not to its records."""
 ENOUGH: Final = 3
 """Replicas: while one broker is down, a second copy of every record still exists."""
 
@@ -31,6 +33,12 @@ class Replication(NamedTuple):
     """Brokers that have the topic."""
     min_insync: int
     """Brokers that must have a record before it is acknowledged (Kafka's `min.insync.replicas`)."""
+
+
+def copied_configs(entries: Iterable[ConfigEntry]) -> dict[str, str]:
+    """Return the configs of a topic, set for itself, that a copy of it in another cluster gets."""
+    own = {entry.name: entry.value for entry in entries if entry.source == "topic" and entry.value is not None}
+    return {name: value for name, value in own.items() if not _OF_ITS_CLUSTER.fullmatch(name)}
 
 
 def fitting(brokers: int, wanted: int | None = None) -> Replication:

@@ -1,7 +1,6 @@
 """Exactly-once micro-batches: the steps that `core/micro_batch/protocol.py` decides, and the topics that they use.
 
-runner.py          carries out the steps of a micro-batch; its `Content` is what the caller knows
-targets.py         settings and limits of a micro-batch's target topics
-progress_topic.py  a sink's progress
-stage_topic.py     the topic in which the content of large micro-batches waits
+runner.py    takes the steps of a micro-batch; its `Content` is what the caller knows
+targets.py   settings and limits of a micro-batch's target topics
+topics.py    a sink's own topics: its progress, and the stage, in which the content of large micro-batches waits
 """

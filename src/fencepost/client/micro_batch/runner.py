@@ -1,4 +1,4 @@
-"""The runner of micro-batches: it carries out the steps that `core/micro_batch/` decides, from fence to commit.
+"""The runner of micro-batches: it takes the steps that `core/micro_batch/` decides, from fence to commit.
 
 It does not know Spark. It asks a `Content`, which knows the rows and publishes them: those of a DataFrame
 (`spark/sink.py`), those that tasks have frozen (`spark/writer.py`), or ranges of a source topic (`spark/copy.py`).
@@ -6,6 +6,7 @@ It does not know Spark. It asks a `Content`, which knows the rows and publishes 
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import socket
@@ -13,23 +14,24 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 from fencepost.client.admin.topics import TopicAdmin
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import PATIENCE, patiently
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.micro_batch.progress_topic import (
-    TRANSACTIONAL_ID_PREFIX,
+from fencepost.client.micro_batch.targets import lost_topics, refuse_absent
+from fencepost.client.micro_batch.topics import (
     ProgressTopic,
     check_name,
     record_batch,
 )
-from fencepost.client.micro_batch.targets import lost_topics, refuse_absent
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.client.transactions.shared_writer import (
     ABSENT_PATIENCE,
@@ -39,35 +41,27 @@ from fencepost.client.transactions.shared_writer import (
     replicated_sequences,
 )
 from fencepost.core.micro_batch.protocol import (
+    SINK_ID_PREFIX,
     UNKNOWN,
-    Announce,
     BatchOutcome,
-    Commit,
-    Compare,
     ContentLost,
-    Fence,
-    Freeze,
     FrozenContent,
-    Look,
     Origin,
-    Peek,
     Poisoned,
     Progress,
-    Publish,
     SinkInstance,
     SinkProtocol,
-    SinkStep,
     StepFailed,
     topics_of,
 )
 from fencepost.core.producers.pid import Identity
-from fencepost.core.steps import carry_out
 from fencepost.errors import ErrorCode, FencepostError, ServerError
 from fencepost.types import TopicPartition
 from fencepost.wire.apis import Key
 
 logger = logging.getLogger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _VERIFIES_FROM: Final = 4
@@ -87,7 +81,6 @@ _FINAL: Final = frozenset(
     }
 )
 """Errors that another attempt would only get again."""
-
 
 _GIVEN_UP: Final = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
 """What a server answers for a transaction that it has given up."""
@@ -111,29 +104,33 @@ class Advice(NamedTuple):
     when_absent: str = "started again, the query writes it to the topic as it is then"
 
 
-class Content(Protocol):
+class Content(ABC):
     """The content of one micro-batch."""
 
-    @property
-    def advice(self) -> Advice: ...
+    advice = Advice()
 
+    @abstractmethod
     def freeze(self, position: str) -> FrozenContent:
         """Fix the rows, instead of those that were frozen before. `position`: the end of the last batch."""
 
+    @abstractmethod
     def publish(self, transaction: SharedTransaction, links: LeaderChannels) -> None:
         """Write the frozen rows. Connections of `links` are those of this attempt."""
 
+    @abstractmethod
     def records(self) -> Mapping[TopicPartition, int]:
         """Return the number of frozen records for each target partition."""
 
     def other_rows(self, last: Progress) -> str:
         """Say how the rows of the batch differ from those that `last.digest` is of; empty if they do not, or if the
         batch may be skipped in spite of it."""
+        return ""
 
     def is_unwanted(self) -> bool:
         """Return whether the caller no longer waits for the batch, so that no further attempt is made."""
+        return False
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most contents hold nothing
         """Free what holds the frozen rows."""
 
 
@@ -163,7 +160,7 @@ class Runner:
         """Called with the name of every step before it is taken."""
         self.routes = Routes(settings)
         self.admin = TopicAdmin(settings)
-        self.transactional = Transactional(self.routes, TRANSACTIONAL_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
+        self.transactional = Transactional(self.routes, SINK_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
         self._protocol = SinkProtocol(
@@ -189,8 +186,7 @@ class Runner:
             self.took = {}
             steps = MicroBatchSteps(self, content)
             try:
-                decisions = self._protocol.micro_batch(query, batch, time.time_ns() // 1_000_000, origin)
-                outcome = carry_out(decisions, steps.perform, (StepFailed,))
+                outcome = self._protocol.micro_batch(steps, query, batch, time.time_ns() // 1_000_000, origin)
             except BaseException:
                 steps.abort()
                 raise
@@ -229,8 +225,27 @@ def _close(routes: Routes, admin: TopicAdmin) -> None:
     admin.close()
 
 
+def _step(
+    method: Callable[Concatenate[MicroBatchSteps, P], T],
+) -> Callable[Concatenate[MicroBatchSteps, P], T]:
+    """Say the name of a step before it is taken, and measure it."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def step(self: MicroBatchSteps, /, *arguments: P.args, **options: P.kwargs) -> T:
+        self.runner.on_step(name)
+        began = self._step_began = time.perf_counter()
+        took = self.runner.took
+        try:
+            return method(self, *arguments, **options)
+        finally:
+            took[name] = took.get(name, 0.0) + (time.perf_counter() - began) * 1000
+
+    return step
+
+
 class MicroBatchSteps:
-    """Carries out the steps of one micro-batch."""
+    """The steps of one micro-batch (`core/micro_batch/protocol.py:SinkSteps`), against the cluster and the content."""
 
     def __init__(self, runner: Runner, content: Content) -> None:
         self.runner = runner
@@ -243,57 +258,73 @@ class MicroBatchSteps:
         self._difference: str | None = None
         self._step_began = 0.0
 
-    def perform(self, step: SinkStep) -> Identity | Progress | FrozenContent | str | None:
-        name = type(step).__name__.lower()
-        self.runner.on_step(name)
-        began = self._step_began = time.perf_counter()
-        took = self.runner.took
-        try:
-            return self._perform(step)
-        finally:
-            took[name] = took.get(name, 0.0) + (time.perf_counter() - began) * 1000
+    @_step
+    def peek(self) -> Identity | None:
+        self._fenced = False
+        state = self.runner.patiently(self.runner.transactional.describe, "looking who has the sink's name")
+        return None if state is None else state.identity
 
-    def _perform(self, step: SinkStep) -> Identity | Progress | FrozenContent | str | None:
-        runner = self.runner
-        match step:
-            case Peek():
-                self._fenced = False
-                state = runner.patiently(runner.transactional.describe, "looking who has the sink's name")
-                return None if state is None else state.identity
-            case Fence():
-                identity = runner.transactional.init(int(runner.transaction_timeout * 1000))
-                self._open, self._fenced = None, True
-                self.hang_up()
-                return identity
-            case Look():
-                fenced = self._fenced
-                return runner.patiently(
-                    lambda: runner.progress.last(settled=fenced), "looking what is in the log already"
-                )
-            case Compare(last=last):
-                if self._difference is None:  # rows are recomputed once
-                    self._difference = self._lost_topics(last) or (
-                        self._content.other_rows(last) if last.digest else ""
-                    )
-                return self._difference
-            case Freeze(fresh=fresh, position=position):
-                if fresh or self._frozen is None:
-                    self._frozen = self._content.freeze(position)
-                return self._frozen
-            case Announce(identity=identity, progress=progress):
-                self._attempt(lambda: self._announce(identity, progress))
-            case Publish(identity=identity):
-                self._attempt(lambda: self._publish(identity), self._content.records())
-            case Commit(identity=identity, progress=progress):
-                self._attempt(lambda: self._commit(identity, progress), self._content.records())
-            case _:
-                time.sleep(runner.settings.retry_backoff * 5)
-        return None
+    @_step
+    def fence(self) -> Identity:
+        identity = self.runner.transactional.init(int(self.runner.transaction_timeout * 1000))
+        self._open, self._fenced = None, True
+        self.hang_up()
+        return identity
 
-    def _attempt(self, act: Callable[[], None], targets: Iterable[TopicPartition] = ()) -> None:
+    @_step
+    def look(self) -> Progress | None:
+        progress, fenced = self.runner.progress, self._fenced
+        return self.runner.patiently(lambda: progress.last(settled=fenced), "looking what is in the log already")
+
+    @_step
+    def pause(self) -> None:
+        time.sleep(self.runner.settings.retry_backoff * 5)
+
+    @_step
+    def compare(self, last: Progress) -> str:
+        if self._difference is None:  # rows are recomputed once
+            self._difference = self._lost_topics(last) or (self._content.other_rows(last) if last.digest else "")
+        return self._difference
+
+    @_step
+    def freeze(self, position: str, *, fresh: bool) -> FrozenContent:
+        if fresh or self._frozen is None:
+            self._frozen = self._content.freeze(position)
+        return self._frozen
+
+    @_step
+    def announce(self, identity: Identity, progress: Progress) -> None:
+        with self._attempt():
+            self._begin(identity, [])
+            self._write_record(identity, progress)
+            self._end(identity)
+
+    @_step
+    def publish(self, identity: Identity) -> None:
+        expected = self._content.records()
+        with self._attempt(expected):
+            self._begin(identity, list(expected))
+            self._content.publish(self._transaction(identity), self._to_leaders())
+
+    @_step
+    def commit(self, identity: Identity, progress: Progress) -> None:
+        expected = self._content.records()
+        with self._attempt(expected):
+            self.runner.on_step("verify")
+            # Both change nothing that counts before the end, and wait for the server most of the time.
+            with ThreadPoolExecutor(1, "fencepost-verify") as pool:
+                verified = pool.submit(self._verify, identity, expected)
+                self.runner.on_step("record")
+                self._write_record(identity, self._measured(progress, sum(expected.values())))
+                verified.result()
+            self.runner.on_step("end")
+            self._end(identity)
+
+    @contextmanager
+    def _attempt(self, targets: Iterable[TopicPartition] = ()) -> Iterator[None]:
         """Turn any failure into a failed step, unless no further attempt can cure it."""
         try:
-            act()
+            yield
         except FencepostError as error:
             final = error.code in _FINAL or keeps_us_out(error) or isinstance(error, ContentLost)
             if final or self._content.is_unwanted():
@@ -348,27 +379,6 @@ class MicroBatchSteps:
             f"the topic {lost}: skipping the batch would lose it. adopt=True writes it to the topics as they are now. "
             "The batches before it are gone with the old topic"
         )
-
-    def _announce(self, identity: Identity, progress: Progress) -> None:
-        self._begin(identity, [])
-        self._write_record(identity, progress)
-        self._end(identity)
-
-    def _publish(self, identity: Identity) -> None:
-        self._begin(identity, list(self._content.records()))
-        self._content.publish(self._transaction(identity), self._to_leaders())
-
-    def _commit(self, identity: Identity, progress: Progress) -> None:
-        self.runner.on_step("verify")
-        expected = self._content.records()
-        # Both change nothing that counts before the end, and wait for the server most of the time.
-        with ThreadPoolExecutor(1, "fencepost-verify") as pool:
-            verified = pool.submit(self._verify, identity, expected)
-            self.runner.on_step("record")
-            self._write_record(identity, self._measured(progress, sum(expected.values())))
-            verified.result()
-        self.runner.on_step("end")
-        self._end(identity)
 
     def _verify(self, identity: Identity, expected: Mapping[TopicPartition, int]) -> None:
         """Raise unless each partition has the expected records of the transaction, replicated."""

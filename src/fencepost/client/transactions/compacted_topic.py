@@ -1,6 +1,6 @@
 """A compacted topic of one partition, written only in transactions of one transactional id.
 
-A sink keeps its progress in one (`progress_topic.py`), and a group of owners on Apache Kafka its records
+A sink keeps its progress in one (`client/micro_batch/topics.py`), and a group of owners on Apache Kafka its records
 (`own/kafka_topic.py`). Nobody else writes there, so no other writer's open transaction can hide what is committed.
 """
 

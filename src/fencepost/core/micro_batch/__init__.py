@@ -1,6 +1,5 @@
 """Exactly-once micro-batches, without Spark and without sockets.
 
 protocol.py   the steps of a micro-batch, and where to resume after any of them failed
-staging.py    which content of a micro-batch waits in the stage topic, and where
 zombies.py    drivers and tasks that were replaced and still try to write
 """

@@ -15,12 +15,12 @@ A batch that is in the log is skipped whatever its rows come out as this time, w
 deleted or recreated since: skipping would leave the new topic without the batch. Or the query keeps state: the rows of
 later batches depend on it, and the state that Spark keeps is the one of the *recomputed* rows. If these are not the
 written ones, rows of later batches would be missing or repeated. So the record also has the ids of the topics, and for
-a stateful query a digest of the rows; `Compare` has both compared, and a difference raises `SinkNameInUse`.
+a stateful query a digest of the rows; `compare` looks at both, and a difference raises `SinkNameInUse`.
 
-`SinkProtocol.micro_batch` is a generator. It yields the next step (`Fence`, `Look` …) and is sent the result; a failed
-step is thrown in as `StepFailed`. It never checks an error code: after any failure behind the fence, the next turn
-fences and looks again. The code that carries out the steps (`client/micro_batch/runner.py`, or a test without a
-JVM, which interleaves those of several drivers) makes no decisions.
+`SinkProtocol.micro_batch` asks an object for one step after the other (`SinkSteps`: fence, look …). A step that failed
+raises `StepFailed`. The protocol never checks an error code: after any failure behind the fence, the next turn fences
+and looks again. The object that carries out the steps (`client/micro_batch/runner.py`, or a test without a JVM, which
+interleaves those of several drivers) makes no decisions.
 
     ┌▶ Peek* ─▶ Fence ─▶ Look ─▶ in the log? ── yes ─▶ Compare ─▶ (from another run: Announce) ─▶ done
     │                              │ no, tries left
@@ -38,9 +38,9 @@ replaced instances.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ConfigError, Fenced, FencepostError
@@ -246,7 +246,7 @@ class ContentLost(FencepostError):
 
 
 class StepFailed(Exception):
-    """Thrown into the generator: the step failed, and may or may not have taken effect."""
+    """The step failed, and may or may not have taken effect."""
 
     def __init__(self, cause: BaseException, *, thaw: bool = False) -> None:
         super().__init__(str(cause))
@@ -266,58 +266,38 @@ class FrozenContent(NamedTuple):
     digest: str = ""
 
 
-class Peek(NamedTuple):
-    """Ask the coordinator for the name's current identity, without side effects. Answer: Identity or None."""
+class SinkSteps(Protocol):
+    """The steps of one micro-batch. `announce`, `publish` and `commit` raise StepFailed where another attempt may help;
+    any other error ends the micro-batch."""
 
+    def peek(self) -> Identity | None:
+        """Ask the coordinator for the name's current identity, without side effects."""
 
-class Fence(NamedTuple):
-    """InitProducerId without an expected epoch. Answer: Identity."""
+    def fence(self) -> Identity:
+        """InitProducerId without an expected epoch."""
 
+    def look(self) -> Progress | None:
+        """Read the last committed progress record."""
 
-class Look(NamedTuple):
-    """Read the last committed progress record. Answer: Progress or None."""
+    def pause(self) -> None:
+        """Wait a moment."""
 
+    def announce(self, identity: Identity, progress: Progress) -> None:
+        """Commit a transaction with only this record."""
 
-class Pause(NamedTuple):
-    """Wait a moment. Answer: None."""
+    def compare(self, last: Progress) -> str:
+        """Compare the topics of a batch that is in the log and, if the query keeps state, its rows with those of
+        `last`. Return why it may not be skipped; empty if it may."""
 
+    def freeze(self, position: str, *, fresh: bool) -> FrozenContent:
+        """Fix the content of the batch; with `fresh=False` keep the frozen content. `position`: the end of the last
+        batch, for batches that are ranges of positions."""
 
-class Announce(NamedTuple):
-    """Commit a transaction with only this record. Answer: None."""
+    def publish(self, identity: Identity) -> None:
+        """Write the frozen content into the transaction."""
 
-    identity: Identity
-    progress: Progress
-
-
-class Compare(NamedTuple):
-    """The batch is in the log: compare its topics and, if the query keeps state, its rows with those of `last`. Answer:
-    why it may not be skipped; empty if it may."""
-
-    last: Progress
-
-
-class Freeze(NamedTuple):
-    """Fix the content of the batch; with `fresh=False` keep the frozen content. Answer: FrozenContent."""
-
-    fresh: bool
-    position: str
-    """The end of the last batch, for batches that are ranges of positions."""
-
-
-class Publish(NamedTuple):
-    """Write the frozen content into the transaction. Answer: None."""
-
-    identity: Identity
-
-
-class Commit(NamedTuple):
-    """Check what was written, add the progress record, commit the transaction. Answer: None."""
-
-    identity: Identity
-    progress: Progress
-
-
-SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Compare | Freeze | Publish | Commit
+    def commit(self, identity: Identity, progress: Progress) -> None:
+        """Check what was written, add the progress record, commit the transaction."""
 
 
 class BatchOutcome(NamedTuple):
@@ -373,13 +353,10 @@ class SinkProtocol:
         """The identity from the last fence."""
 
     def micro_batch(
-        self,
-        query: str,
-        batch: int | None,
-        now_ms: Milliseconds,
-        origin: Origin = UNKNOWN,
-    ) -> Generator[SinkStep, Any, BatchOutcome]:
-        """Yield the steps of one batch. `batch=None` is the batch after the last one in the progress topic."""
+        self, steps: SinkSteps, query: str, batch: int | None, now_ms: Milliseconds, origin: Origin = UNKNOWN
+    ) -> BatchOutcome:
+        """Take the steps of one batch until it is in the log. `batch=None` is the batch after the last one in the
+        progress topic."""
         wanted = batch
         attempts = self._announcements = missing = 0
         difference: str | None = None
@@ -387,19 +364,19 @@ class SinkProtocol:
         passing_over = False
         failure: StepFailed | None = None
         while True:
-            identity, last = yield from self._fence_and_look(query, wanted, origin)
+            identity, last = self._fence_and_look(steps, query, wanted, origin)
             is_in = last is not None and last.query == query and last.batch == batch
             if not self._announced:
                 adopts = self._adopts(last, query, batch, origin)
                 if last is not None and is_in and not adopts:
                     if difference is None:
-                        difference = yield from self._difference(last)
+                        difference = self._difference(steps, last)
                     adopts = bool(difference) and self._allows(SinkNameInUse(difference, last), last)
                 if last is not None and batch is not None and last.wrote_something and not adopts:
                     missing = max(0, batch - last.batch - 1)
                 passing_over = is_in and not adopts
                 said = self._announcement(last, query, batch, origin, now_ms, adopts=adopts)
-                yield from self._announce(identity, said)
+                self._announce(steps, identity, said)
                 continue  # the next look tells whether it took effect
             if batch is None:
                 batch = last.batch + 1 if last is not None else 0
@@ -413,12 +390,12 @@ class SinkProtocol:
                 if noted or not origin.run:
                     return BatchOutcome(batch, True, 0, identity, bool(origin.offsets and last.offsets))
                 if difference is None:  # the same sink, in a query that was stopped and started again
-                    difference = yield from self._difference(last)
+                    difference = self._difference(steps, last)
                 if difference:
                     raise SinkNameInUse(difference, last)
                 # Record the skip, so that a second sink of this name in this run is noticed.
                 passing_over = True
-                yield from self._announce(identity, self._passed_over(last, origin, now_ms))
+                self._announce(steps, identity, self._passed_over(last, origin, now_ms))
                 continue
             self._refuse(last, query, wanted, origin)
             if attempts >= self.attempts and failure is not None:
@@ -426,11 +403,11 @@ class SinkProtocol:
                 raise failure.cause from failure
             attempts += 1
             try:
-                frozen: FrozenContent = yield Freeze(fresh, last.position if last is not None else "")
+                frozen = steps.freeze(last.position if last is not None else "", fresh=fresh)
                 fresh = False
-                yield Publish(identity)
+                steps.publish(identity)
                 record = self._record(query, batch, now_ms, frozen.position, origin)
-                yield Commit(identity, replace(record, topics=frozen.topics, digest=frozen.digest))
+                steps.commit(identity, replace(record, topics=frozen.topics, digest=frozen.digest))
             except StepFailed as error:
                 failure = error
                 fresh = fresh or error.thaw
@@ -438,32 +415,31 @@ class SinkProtocol:
                 return BatchOutcome(batch, False, attempts, identity, missing=missing)
 
     def _fence_and_look(
-        self, query: str, batch: int | None, origin: Origin
-    ) -> Generator[SinkStep, Any, tuple[Identity, Progress | None]]:
+        self, steps: SinkSteps, query: str, batch: int | None, origin: Origin
+    ) -> tuple[Identity, Progress | None]:
         if self._identity is not None:
-            yield from self._stop_if_replaced()
+            self._stop_if_replaced(steps)
         elif self._look_first:
-            seen: Progress | None = yield Look()
+            seen = steps.look()
             self._heed(seen)
             # This look may miss the newest record, because nobody was fenced. A record with a batch stays a reason to
             # refuse; no record, or one without a batch, is none yet.
             if not self._announced and seen is not None and seen.wrote_something:
                 self._adopts(seen, query, batch, origin)
-        identity: Identity = yield Fence()
-        self._identity = identity
-        last: Progress | None = yield Look()
+        self._identity = identity = steps.fence()
+        last = steps.look()
         self._heed(last)
         return identity, last
 
-    def _stop_if_replaced(self) -> Generator[SinkStep, Any, None]:
-        if (yield Peek()) == self._identity:
+    def _stop_if_replaced(self, steps: SinkSteps) -> None:
+        if steps.peek() == self._identity:
             return
         # A successor has fenced this sink, or the coordinator did after a transaction timeout. A successor announces
         # itself in the progress topic before it publishes anything, so give it some time.
         for turn in range(_LOOKS_BEFORE_TAKING_BACK):
             if turn:
-                yield Pause()
-            self._heed((yield Look()))
+                steps.pause()
+            self._heed(steps.look())
 
     def _heed(self, last: Progress | None) -> None:
         """Note an incarnation; raise if it is newer and belongs to another sink."""
@@ -487,10 +463,10 @@ class SinkProtocol:
         self._replaced = replaced[-_REPLACED_KEPT:]
         self._highest_seen = max(self._highest_seen, last.incarnation)
 
-    def _announce(self, identity: Identity, record: Progress) -> Generator[SinkStep, Any, None]:
+    def _announce(self, steps: SinkSteps, identity: Identity, record: Progress) -> None:
         self._announcements += 1
         try:
-            yield Announce(identity, record)
+            steps.announce(identity, record)
         except StepFailed as failure:
             if self._announcements >= self.attempts:
                 raise failure.cause from failure
@@ -498,10 +474,9 @@ class SinkProtocol:
             if self._announcements > self.attempts:
                 raise FencepostError(f"sink {self.name!r}: its progress record was committed, but cannot be read back")
 
-    def _difference(self, last: Progress) -> Generator[SinkStep, Any, str]:
+    def _difference(self, steps: SinkSteps, last: Progress) -> str:
         """Return why the batch of `last` may not be skipped; empty if it may. Older records are not compared."""
-        why: str = (yield Compare(last)) if last.topics or last.digest else ""
-        return why
+        return steps.compare(last) if last.topics or last.digest else ""
 
     def _announcement(
         self,

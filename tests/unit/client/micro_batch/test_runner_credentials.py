@@ -102,11 +102,9 @@ def test_a_micro_batch_that_reaches_nobody_is(error: FencepostError) -> None:
 
 
 def attempt(error: FencepostError) -> None:
-    def act() -> None:
-        raise error
-
     runner = Runner(SETTINGS, "name")
     try:
-        MicroBatchSteps(runner, Rows(runner, "t", 1))._attempt(act)
+        with MicroBatchSteps(runner, Rows(runner, "t", 1))._attempt():
+            raise error
     finally:
         runner.close()

@@ -7,7 +7,7 @@ import pytest
 from fencepost.client.cluster.security import Sasl, Tls
 from fencepost.client.micro_batch.targets import reached
 from fencepost.errors import ConfigError
-from fencepost.spark.source_options import parse
+from fencepost.spark.options import parse_source
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ SECURED = {
 
 
 def test_source_and_sink_understand_the_same_options() -> None:
-    by_source = parse({**SECURED, "kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True).settings
+    by_source = parse_source({**SECURED, "kafka.bootstrap.servers": "h:1", "subscribe": "t"}, streaming=True).settings
     by_sink = reached("h:1", SECURED)
     without_prefix = reached("h:1", {name.removeprefix("kafka."): value for name, value in SECURED.items()})
     assert by_source.servers == by_sink.servers

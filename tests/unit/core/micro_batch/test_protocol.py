@@ -11,25 +11,15 @@ import pytest
 
 from fencepost.core.micro_batch.protocol import (
     NOTHING_YET,
-    Announce,
     BatchOutcome,
     CalledTwice,
-    Commit,
-    Compare,
-    Fence,
-    Freeze,
     FrozenContent,
-    Look,
     Origin,
-    Pause,
-    Peek,
     Progress,
-    Publish,
     Replaced,
     SinkInstance,
     SinkNameInUse,
     SinkProtocol,
-    SinkStep,
     StepFailed,
     UnknownProgress,
     topics_of,
@@ -37,6 +27,19 @@ from fencepost.core.micro_batch.protocol import (
 )
 from fencepost.core.producers.pid import Identity
 from fencepost.types import Epoch, Pid
+from tests.support.sink_steps import (
+    Announce,
+    Commit,
+    Compare,
+    Fence,
+    Freeze,
+    Look,
+    Pause,
+    Peek,
+    Publish,
+    SinkStep,
+    steps_of,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -72,7 +75,7 @@ def announced(
 ) -> tuple[SinkProtocol, Generator[SinkStep, Any, BatchOutcome], Progress]:
     """A sink whose first call has just announced itself and fenced anew: its next step is a Look."""
     sink = protocol(**options)
-    steps = sink.micro_batch("q", 5, now_ms=8)
+    steps = steps_of(sink, "q", 5, now_ms=8)
     said = expect(
         steps, (Fence, identity(1)), (Look, found), (Announce, None), (Peek, identity(1)), (Fence, identity(2))
     )
@@ -82,7 +85,7 @@ def announced(
 
 
 def test_the_first_call_announces_the_next_incarnation_and_keeps_what_was_written() -> None:
-    steps = protocol().micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(), "q", 5, now_ms=8)
     announcement = expect(steps, (Fence, identity(1)), (Look, OTHER), (Announce, None))
     assert announcement == Announce(
         identity(1), replace(OTHER, incarnation=4, token="me", host="here", process=1, time_ms=8, replaced="other")
@@ -194,12 +197,12 @@ def test_an_epoch_bumped_by_the_coordinator_is_taken_back_after_a_few_looks() ->
 def test_what_could_lose_or_repeat_records_is_refused_unless_adopted(
     found: Progress | None, query: str, batch: int, match: str
 ) -> None:
-    steps = protocol().micro_batch(query, batch, now_ms=8)
+    steps = steps_of(protocol(), query, batch, now_ms=8)
     expect(steps, (Fence, identity(1)))
     with pytest.raises(SinkNameInUse, match=match) as refused:
         steps.send(found)
     assert refused.value.found == found
-    steps = protocol(adopt=True).micro_batch(query, batch, now_ms=8)
+    steps = steps_of(protocol(adopt=True), query, batch, now_ms=8)
     said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None))
     assert (said.progress.query, said.progress.batch) == (query, batch - 1)
 
@@ -210,25 +213,25 @@ def test_what_could_lose_or_repeat_records_is_refused_unless_adopted(
 )
 def test_adopt_may_name_the_record_and_then_adopts_no_other(found: Progress | None, adopt: str) -> None:
     """A driver that slept before its first fence would otherwise repeat a batch, if its successor was told to adopt."""
-    steps = protocol(adopt=adopt, look_first=True).micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(adopt=adopt, look_first=True), "q", 5, now_ms=8)
     said = expect(steps, (Look, found), (Fence, identity(1)), (Look, found), (Announce, None))
     assert (said.progress.query, said.progress.batch) == ("q", 4)
     of_its_successor = replace(OTHER, batch=6, token="successor")
-    steps = protocol(adopt=adopt, look_first=True).micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(adopt=adopt, look_first=True), "q", 5, now_ms=8)
     next(steps)
     with pytest.raises(SinkNameInUse, match=r"has already written batch 6.*adopt='successor' does the same"):
         steps.send(of_its_successor)
 
 
 def test_a_name_that_only_announced_itself_is_anybodys() -> None:
-    steps = protocol().micro_batch("another", 0, now_ms=8)
+    steps = steps_of(protocol(), "another", 0, now_ms=8)
     said = expect(steps, (Fence, identity(1)), (Look, replace(OTHER, query="q", batch=NOTHING_YET)), (Announce, None))
     assert said.progress.batch == NOTHING_YET
 
 
 def test_a_query_numbered_by_its_progress_resumes_after_the_last_batch_and_position() -> None:
     sink = protocol()
-    steps = sink.micro_batch("q", None, now_ms=8)
+    steps = steps_of(sink, "q", None, now_ms=8)
     mine = replace(OTHER, incarnation=4, token="me", position="here")
     expect(steps, (Fence, identity(1)), (Look, replace(OTHER, position="here")), (Announce, None), (Peek, identity(1)))
     steps.send(identity(2))
@@ -240,7 +243,7 @@ def test_a_query_numbered_by_its_progress_resumes_after_the_last_batch_and_posit
 
 
 def test_an_announcement_that_fails_again_and_again_is_given_up() -> None:
-    steps = protocol(attempts=2).micro_batch("q", 0, now_ms=8)
+    steps = steps_of(protocol(attempts=2), "q", 0, now_ms=8)
     expect(steps, (Fence, identity(1)), (Look, None), (Announce, StepFailed(RuntimeError("no"))))
     steps.send(identity(1))
     steps.send(identity(2))
@@ -255,12 +258,12 @@ WRITTEN = replace(OTHER, batch=5, runs="r1", offsets="o1", targets="b")
 
 def first_call(found: Progress, origin: Origin, **options: Any) -> Any:
     """The announcement of a sink whose first batch is number 5."""
-    steps = protocol(**options).micro_batch("q", 5, now_ms=8, origin=origin)
+    steps = steps_of(protocol(**options), "q", 5, now_ms=8, origin=origin)
     return expect(steps, (Fence, identity(1)), (Look, found), (Announce, None)).progress
 
 
 def test_a_batch_that_is_in_from_an_earlier_run_is_skipped_and_that_is_recorded() -> None:
-    steps = protocol().micro_batch("q", 5, now_ms=8, origin=HERE)
+    steps = steps_of(protocol(), "q", 5, now_ms=8, origin=HERE)
     said = expect(steps, (Fence, identity(1)), (Look, WRITTEN), (Announce, None)).progress
     mine = replace(WRITTEN, incarnation=4, token="me", host="here", process=1, time_ms=8)
     assert said == replace(mine, runs="r1 r2", replaced="other")
@@ -289,7 +292,7 @@ def test_a_sink_that_has_announced_itself_records_that_a_new_run_skips_a_batch()
     steps.send(None)
     mine = replace(record, batch=5, runs="r1", offsets="o1", targets="b")
     steps.close()
-    steps = sink.micro_batch("q", 5, now_ms=9, origin=HERE)
+    steps = steps_of(sink, "q", 5, now_ms=9, origin=HERE)
     lost = expect(steps, (Peek, identity(2)), (Fence, identity(3)), (Look, mine), (Announce, StepFailed(OSError())))
     assert lost.progress == replace(mine, runs="r1 r2", time_ms=9)
     script = [(Peek, identity(3)), (Fence, identity(4)), (Look, mine), (Announce, None)]
@@ -318,7 +321,7 @@ def test_the_same_number_with_another_origin_is_refused_and_written_if_adopted(o
     with pytest.raises(SinkNameInUse, match=match) as refused:
         first_call(WRITTEN, origin)
     assert refused.value.found == WRITTEN
-    steps = protocol(adopt=True).micro_batch("q", 5, now_ms=8, origin=origin)
+    steps = steps_of(protocol(adopt=True), "q", 5, now_ms=8, origin=origin)
     said = expect(steps, (Fence, identity(1)), (Look, WRITTEN), (Announce, None)).progress
     assert (said.batch, said.runs, said.offsets) == (4, "", "")
     steps.send(identity(1))
@@ -333,7 +336,7 @@ def test_the_same_number_with_another_origin_is_refused_and_written_if_adopted(o
 def test_a_record_or_caller_without_offsets_is_skipped_by_number_with_a_warning(found: Progress) -> None:
     """A record of an older fencepost; a Spark that does not tell the offsets."""
     origin = HERE if not found.offsets else HERE._replace(offsets="")
-    steps = protocol(adopt=True).micro_batch("q", 5, now_ms=8, origin=origin)
+    steps = steps_of(protocol(adopt=True), "q", 5, now_ms=8, origin=origin)
     said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None)).progress
     outcome = expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said))
     assert (outcome.skipped, outcome.compared) == (True, False)
@@ -346,17 +349,17 @@ def test_a_batch_behind_the_last_may_go_elsewhere() -> None:
 
 def test_several_processes_as_one_instance_look_before_they_fence() -> None:
     """A process of one batch does not know whether its run was replaced; to fence would abort the successor."""
-    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(look_first=True), "q", 5, now_ms=8)
     assert isinstance(next(steps), Look)
     with pytest.raises(Replaced, match="process 2 on there"):
         steps.send(replace(OTHER, replaced="before me after"))
     mine = replace(OTHER, token="me", replaced="before")
-    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(look_first=True), "q", 5, now_ms=8)
     commit = expect(
         steps, (Look, mine), (Fence, identity(1)), (Look, mine), (Freeze, FROZEN), (Publish, None), (Commit, None)
     )
     assert isinstance(commit, BatchOutcome)
-    steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(look_first=True), "q", 5, now_ms=8)
     said = expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
     assert isinstance(said, Announce) and said.progress.replaced == "other"
 
@@ -367,18 +370,18 @@ def test_several_processes_as_one_instance_look_before_they_fence() -> None:
 )
 def test_a_process_whose_batch_may_not_follow_is_refused_before_it_fences(query: str, batch: int, said: str) -> None:
     """Whoever is at work under the name is not disturbed."""
-    steps = protocol(look_first=True).micro_batch(query, batch, now_ms=8)
+    steps = steps_of(protocol(look_first=True), query, batch, now_ms=8)
     assert isinstance(next(steps), Look)
     with pytest.raises(SinkNameInUse, match=said):
         steps.send(OTHER)
-    steps = protocol(look_first=True, adopt=True).micro_batch(query, batch, now_ms=8)
+    steps = steps_of(protocol(look_first=True, adopt=True), query, batch, now_ms=8)
     expect(steps, (Look, OTHER), (Fence, identity(1)), (Look, OTHER), (Announce, None))
 
 
 def test_a_look_before_the_fence_that_finds_no_batch_refuses_nobody() -> None:
     """The newest record may be in a transaction that a fence would end."""
     for found in (None, replace(OTHER, query="", batch=NOTHING_YET)):
-        steps = protocol(look_first=True).micro_batch("q", 5, now_ms=8)
+        steps = steps_of(protocol(look_first=True), "q", 5, now_ms=8)
         expect(steps, (Look, found), (Fence, identity(1)))
         with pytest.raises(SinkNameInUse, match="knows of no batch"):
             steps.send(found)
@@ -386,7 +389,7 @@ def test_a_look_before_the_fence_that_finds_no_batch_refuses_nobody() -> None:
 
 def test_a_record_carries_who_was_replaced_and_forgets_the_oldest() -> None:
     found = replace(OTHER, replaced=" ".join(f"token-{number}" for number in range(16)))
-    steps = protocol().micro_batch("q", 5, now_ms=8)
+    steps = steps_of(protocol(), "q", 5, now_ms=8)
     said = expect(steps, (Fence, identity(1)), (Look, found), (Announce, None))
     assert said.progress.replaced.split() == [*(f"token-{number}" for number in range(1, 16)), "other"]
 
@@ -402,16 +405,16 @@ def test_a_batch_that_is_in_the_log_is_compared_and_refused_or_written_if_adopte
     found = replace(WRITTEN, topics="c b=1", digest="d")
     begin = [(Fence, identity(1)), (Look, found)]
     with pytest.raises(SinkNameInUse, match=r"it differs\. adopt='other' does the same"):
-        expect(protocol().micro_batch("q", 5, now_ms=8, origin=HERE), *begin, (Compare, "it differs"))
+        expect(steps_of(protocol(), "q", 5, now_ms=8, origin=HERE), *begin, (Compare, "it differs"))
     for adopt in (True, "other"):
-        steps = protocol(adopt=adopt).micro_batch("q", 5, now_ms=8, origin=HERE)
+        steps = steps_of(protocol(adopt=adopt), "q", 5, now_ms=8, origin=HERE)
         said = expect(steps, *begin, (Compare, "it differs"), (Announce, StepFailed(OSError())))
         assert (said.progress.batch, said.progress.digest) == (4, "")
         steps.send(identity(1))
         steps.send(identity(2))
         again: Any = steps.send(found)  # the announcement is not there: the same again, without comparing anew
         assert again.progress == said.progress
-    steps = protocol().micro_batch("q", 5, now_ms=8, origin=HERE)
+    steps = steps_of(protocol(), "q", 5, now_ms=8, origin=HERE)
     said = expect(steps, *begin, (Compare, ""), (Announce, None)).progress
     assert (said.runs, said.topics, said.digest) == ("r1 r2", "c b=1", "d")
     assert expect_rest(steps, (Peek, identity(1)), (Fence, identity(2)), (Look, said)).skipped
@@ -422,7 +425,7 @@ def test_a_sink_that_is_started_again_compares_a_batch_of_its_own() -> None:
     steps.send(record)
     steps.close()
     mine = replace(record, batch=5, runs="r1", offsets="o1", targets="b", digest="d")
-    steps = sink.micro_batch("q", 5, now_ms=9, origin=HERE)
+    steps = steps_of(sink, "q", 5, now_ms=9, origin=HERE)
     with pytest.raises(SinkNameInUse, match="it differs"):
         expect(steps, (Peek, identity(2)), (Fence, identity(3)), (Look, mine), (Compare, "it differs"))
 
@@ -438,10 +441,10 @@ def test_the_record_of_a_batch_has_what_was_frozen() -> None:
 def test_a_jump_in_numbers_is_refused_or_told() -> None:
     """PIPE-4: batches 5 and 6 are not in the log."""
     script = [(Fence, identity(1)), (Look, OTHER)]
-    every = protocol(every_batch=True).micro_batch("q", 7, now_ms=8)
+    every = steps_of(protocol(every_batch=True), "q", 7, now_ms=8)
     with pytest.raises(SinkNameInUse, match=r"batch 4 of query q last; this is batch 7"):
         expect(every, *script)
-    some = protocol().micro_batch("q", 7, now_ms=8)
+    some = steps_of(protocol(), "q", 7, now_ms=8)
     said = expect(some, *script, (Announce, None)).progress
     rest = [(Peek, identity(1)), (Fence, identity(2)), (Look, said), (Freeze, FROZEN), (Publish, None), (Commit, None)]
     assert expect_rest(some, *rest).missing == 2

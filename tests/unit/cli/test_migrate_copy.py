@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.cli import migrate_writer
-from fencepost.cli.migrate_writer import OffsetWriter
+from fencepost.cli import migrate_copy
+from fencepost.cli.migrate_copy import OffsetWriter
 from fencepost.client.cluster.addresses import Address
 from fencepost.core.producers.pid import Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
@@ -97,8 +97,8 @@ class Leader:
 
 @pytest.fixture(autouse=True)
 def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate_writer, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(migrate_writer, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(migrate_copy, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(migrate_copy, "_LONGEST_PAUSE", 0.0)
 
 
 def copy(leader: Leader, runs: list[tuple[int, int]]) -> list[object]:

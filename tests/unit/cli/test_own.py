@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fencepost.cli.own_option import woken_when_lost
+from fencepost.cli.own import woken_when_lost
 from fencepost.errors import Fenced
 
 pytestmark = pytest.mark.unit
