@@ -46,6 +46,7 @@ MISTAKES: Final = (
         "`send(…, timestamp=int(time.time()))`",
         'fencepost.Producer("SERVERS").send("orders", b"1", timestamp=1763424000)',
     ),
+    Mistake("`send(…, timestamp=-5)`", 'fencepost.Producer("SERVERS").send("orders", b"1", timestamp=-5)'),
     Mistake('`send("my orders", …)`', 'fencepost.Producer("SERVERS").send("my orders", b"1")'),
     Mistake("`send(…)` after `close()`", 'p = fencepost.Producer("SERVERS")\np.close()\np.send("orders", b"1")'),
     Mistake("`Reader(…, start=1000)` of a topic with 3 records", 'fencepost.Reader("SERVERS", "three", start=1000)'),

@@ -14,7 +14,7 @@ from fencepost.client.cluster.addresses import Address, parse_address
 from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
+from fencepost.errors import Closed, ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -213,8 +213,8 @@ def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(f
         if channel.address == slow:
             begun.set()
             assert go_on.wait(60)
-            channel.versions()
-            assert channel._connection is not None
+            with pytest.raises(Closed):
+                channel.versions()
             ended.set()
         return channel.address.host
 
@@ -231,11 +231,12 @@ def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(f
 
 def test_a_request_that_waited_while_its_channel_was_closed_leaves_no_socket(fencepost_server: Server) -> None:
     channel = Channel(parse_address(fencepost_server.address))
-    request = threading.Thread(target=channel.versions)
-    with channel._lock:
-        request.start()
-        while not channel.load.in_flight:
-            pass
-        channel.close()
-    request.join()
+    with ThreadPoolExecutor(1) as pool:
+        with channel._lock:
+            request = pool.submit(channel.versions)
+            while not channel.load.in_flight:
+                pass
+            channel.close()
+        with pytest.raises(Closed):
+            request.result(60)
     assert channel._connection is None

@@ -13,9 +13,11 @@ import pytest
 
 import fencepost
 from fencepost import Admin, AsyncProcessor, Processor, Producer, Reader, ReadRecord, TooSlow
-from fencepost.errors import Closed, ConfigError, FencepostError
+from fencepost.errors import Closed, ConfigError, ErrorCode, FencepostError
 from tests.integration.conftest import TestedServer
+from tests.support.log_bed import make_batch
 from tests.support.proxy import Proxy
+from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.integration
 
@@ -189,6 +191,24 @@ def test_a_record_that_always_fails_goes_to_the_dead_letters(server: TestedServe
     }
     with processor(server, source) as batches:
         assert copy_all(batches, source) == 0
+
+
+@pytest.mark.parametrize("time", [-5, 1_700_000_000])
+def test_a_dead_record_whose_time_send_would_refuse_gets_the_present_time(
+    server: TestedServer, client: RawClient, source: str, time: int
+) -> None:
+    """Other producers write such times. Nothing that a record holds may keep its partition from going on."""
+    with Admin(server.address) as admin:
+        admin.create_topic(f"{source}-dead", 1)
+    assert client.produce(source, bytes(make_batch(b"dead", timestamp=time))).error == ErrorCode.NONE
+    with processor(server, source, retries=0, dead_letter=f"{source}-dead") as batches:
+        for batch in batches:
+            with batch:
+                if b"dead" in [record.value for record in batch]:
+                    raise Mishap("no")
+    (dead,) = results(server, f"{source}-dead")
+    assert dead.value == b"dead"
+    assert dead.timestamp > 10**10
 
 
 def test_work_that_takes_too_long_is_rolled_back(server: TestedServer, source: str) -> None:

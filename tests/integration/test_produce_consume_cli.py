@@ -132,6 +132,7 @@ def test_bytes_come_out_of_a_pipe_as_they_went_in(shell: Shell, name: str) -> No
             '"timestamp": 1763424000',
             "`timestamp` must be milliseconds since 1970, and 1763424000 looks like seconds: multiply it by 1000",
         ),
+        ('"timestamp": -5', "`timestamp` must be a non-negative integer, not -5"),
         ('"timestamp": "x"', '`timestamp` must be a non-negative integer, not "x"'),
         ('"partition": "x"', '`partition` must be a non-negative integer, not "x"'),
         ('"partition": true', "`partition` must be a non-negative integer, not true"),

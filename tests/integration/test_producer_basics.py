@@ -56,8 +56,9 @@ def test_weaker_acknowledgements_keep_the_order(
     assert [ticket.result(0).offset for ticket in tickets] == offsets
 
 
-def test_timestamps_in_seconds_are_refused_and_others_stored(server: TestedServer, topic: str) -> None:
-    """Also where the native call could append the record at once: behind a first one, with a batch open."""
+def test_times_in_seconds_and_before_1970_are_refused_and_others_stored(server: TestedServer, topic: str) -> None:
+    """Also where the native call could append the record at once: behind a first one, with a batch open. -1 is what a
+    record without a time has, which a copy keeps."""
     stamps = [-1, 0, 10**9 - 1, 10**10, 1_700_000_000_000]
     with Producer(server.address, linger=0.5) as producer:
         for stamp in stamps:
@@ -66,6 +67,11 @@ def test_timestamps_in_seconds_are_refused_and_others_stored(server: TestedServe
                 producer.send(topic, b"refused", partition=0, timestamp=1_700_000_000)
             with pytest.raises(ValueError, match="looks like seconds: multiply it by 1000"):
                 producer.send_arrow(topic, pa.table({"value": [b"refused"], "timestamp": [1_700_000_000]}))
+            with pytest.raises(ValueError, match="since 1970, and -5 is before: leave it out for the present time"):
+                producer.send(topic, b"refused", partition=0, timestamp=-5)
+            for times in ([-5, stamp], pa.array([stamp, -5], pa.timestamp("ms"))):
+                with pytest.raises(ValueError, match=r"^column timestamp must be milliseconds since 1970, and -5 is"):
+                    producer.send_arrow(topic, pa.table({"value": [b"refused"] * 2, "timestamp": times}))
     with Reader(server.address, topic, stop="latest") as reader:
         assert [(record.value, record.timestamp) for record in reader] == [(b"kept", stamp) for stamp in stamps]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from fencepost.client.admin_client import Admin
+from fencepost.client.cluster.routing import Routes
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed
+from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, Undelivered
 from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
@@ -203,6 +205,31 @@ def test_closing_in_the_middle_aborts(server: TestedServer, topic: str) -> None:
     with Producer(server.address) as other:
         other.send(topic, b"behind it")
     assert committed(server, topic, 1) == [b"behind it"]
+
+
+@pytest.mark.parametrize("step", ["transaction_coordinator", "to"])
+def test_an_errand_between_two_requests_leaves_no_socket_when_its_producer_closes(
+    fencepost_server: Server, name: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found the coordinator, or chosen the channel there, and asks when all connections have been closed."""
+    producer = Producer(fencepost_server.address, name=name)
+    take = getattr(Routes, step)
+
+    def take_then_close(routes: Routes, where: object) -> object:
+        found = take(routes, where)
+        errands.append(threading.current_thread())
+        with suppress(Undelivered):  # unless the test has asked the ticket already
+            producer.close(0)
+        return found
+
+    errands: list[threading.Thread] = []
+    monkeypatch.setattr(Routes, step, take_then_close)
+    ticket = producer.send(name, b"x")
+    assert "the producer was closed before" in str(ticket.exception(60))
+    (errand,) = errands
+    errand.join(60)
+    assert errand.name == "fencepost-errand"
+    assert [channel._connection for channel in producer._routes._channels.values()] == [None]
 
 
 def test_a_fork_leaves_the_name_with_the_parent(server: TestedServer, topic: str) -> None:

@@ -111,7 +111,8 @@ def test_partitions_added_between_batches_and_inside_one(
 
 
 class Used(NamedTuple):
-    """What the session's JVM, its Python workers and an embedded server use."""
+    """What the session's JVM, its Python workers and this process with its server use. Other children of this process
+    do not count: it may have started the broker that all workers share, whose files are those of everybody's topics."""
 
     processes: int
     threads: int
@@ -126,7 +127,8 @@ def used(spark: SparkSession) -> Used:
     runtime = spark._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()
     seen: list[tuple[int, int, int]] = []
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    jvm = psutil.Process(spark._jvm.java.lang.ProcessHandle.current().pid())
+    for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):  # a worker may end at any moment
             is_worker = bool(seen) and "python" in process.name()
             seen.append((process.num_threads(), process.num_fds(), process.memory_info().rss if is_worker else 0))

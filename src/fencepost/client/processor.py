@@ -35,7 +35,7 @@ from typing import Any, Final, Self, TypedDict, Unpack
 
 from fencepost.client.batch import Batch, Fetched, Output, Piece
 from fencepost.client.cluster.addresses import Servers
-from fencepost.client.cluster.checks import check_known, check_name, check_seconds, only_known
+from fencepost.client.cluster.checks import accepted_time, check_known, check_name, check_seconds, only_known
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import OnePerProcess
 from fencepost.client.cluster.settings import ClientSettings
@@ -582,7 +582,8 @@ class Processor(OnePerProcess, Closing):
         with batch as out:
             for record in batch:
                 headers = [*record.headers, *self._why(record, cause)]
-                out.send(self._dead_letter, record.value, key=record.key, headers=headers, timestamp=record.timestamp)
+                time = accepted_time(record.timestamp)
+                out.send(self._dead_letter, record.value, key=record.key, headers=headers, timestamp=time)
                 log.warning("%s offset %d goes to %s: %s", piece.partition, record.offset, self._dead_letter, cause)
         if batch._transaction is not None:
             self._deaths.pop((piece.partition, piece.start), None)

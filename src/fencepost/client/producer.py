@@ -147,8 +147,7 @@ class Producer(OnePerProcess):
         lease = Lease()
         sender = Sender(self._settings, self._options, network, clock, steps=self._steps, ids=self._ids, lease=lease)
         patience = min(self._options.exit_timeout, self._options.delivery_timeout)
-        close = _closing(self._steps, self._routes)
-        self._thread = SendThread(sender, self._settings.addresses, patience, close)
+        self._thread = SendThread(sender, self._settings.addresses, patience, self._routes.close)
         self._loss = Loss(lease, clock)
         self._loss.on_lease_over = network.wake  # the send thread ends the ownership
         self._queues = sender.queues
@@ -420,7 +419,7 @@ class Producer(OnePerProcess):
             if self._owns_by is not None:
                 self._owns_by.forget()
             self._sender.lease.drop()  # what is released is not lost
-            _closing(self._steps, self._routes)()
+            self._routes.close()
 
     def _raise_undelivered(self) -> None:
         count, causes, persisted = self._sender.settling.failures.take()
@@ -492,14 +491,3 @@ def _under_lease(send: Callable[..., Ticket], loss: Loss) -> Callable[..., Ticke
         return send(topic, value, **how)
 
     return send_under_lease
-
-
-def _closing(steps: Transactional | None, routes: Routes) -> Callable[[], None]:
-    """Return a function that closes the connections to the coordinators. It has no reference to the producer."""
-
-    def let_go() -> None:
-        if steps is not None:
-            steps.is_over = True
-        routes.close()
-
-    return let_go

@@ -5,7 +5,7 @@ asked, negotiates versions with ApiVersions, and reconnects after a failure. It 
 knows whether a request whose answer was lost may be repeated.
 
 Threads may share a channel: a lock lets one request through at a time. `close` does not wait for a request in flight in
-another thread: that request fails.
+another thread: that request fails, and later ones raise Closed, because nobody would close what they opened.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Load
 from fencepost.core.steps import carry_out
-from fencepost.errors import ErrorCode, Malformed, ServerError, TimedOut, Unreachable
+from fencepost.errors import Closed, ErrorCode, Malformed, ServerError, TimedOut, Unreachable
 from fencepost.kernel import Buffer, room
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -202,8 +202,7 @@ class Channel:
         # Shared by all threads without a lock: single operations of a dict are atomic.
         self._waiting: dict[object, float] = {}
         self._failures = 0
-        self._closes = 0
-        self._is_to_close = False
+        self._is_closed = False
 
     @property
     def load(self) -> Load:
@@ -258,8 +257,7 @@ class Channel:
             waiting.select(seconds)
 
     def close(self) -> None:
-        self._closes += 1
-        self._is_to_close = True
+        self._is_closed = True
         connection = self._connection
         if connection is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
             with contextlib.suppress(OSError):
@@ -277,12 +275,12 @@ class Channel:
         """Hold the lock for one request, and count it in `load`."""
         if self.is_mine:
             raise interrupted("client")
-        token, closes = object(), self._closes
+        token = object()
         self._waiting[token] = time.monotonic()
         try:
             with self._lock:
-                # If it was closed while this request waited for the lock, nobody else would close the new socket.
-                self._is_to_close = self._closes != closes
+                if self._is_closed:
+                    raise Closed(f"the connection to {self.address} was closed by this client")
                 yield
             self._failures = 0
         except (Unreachable, TimedOut) as error:
@@ -296,7 +294,7 @@ class Channel:
 
     def _close_if_free(self) -> None:
         """Close now, unless a request has the lock: that one calls this when it is done."""
-        if self._is_to_close and not self.is_mine and self._lock.acquire(blocking=False):
+        if self._is_closed and not self.is_mine and self._lock.acquire(blocking=False):
             try:
                 self._disconnect()
             finally:

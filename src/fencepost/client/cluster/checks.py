@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, Final, ParamSpec, TypeVar
 
 from fencepost.errors import ConfigError
-from fencepost.types import Milliseconds, fault_of_topic_name
+from fencepost.types import NO_TIMESTAMP, Milliseconds, fault_of_topic_name
 
 LIKE_SECONDS: Final = (10**9, 10**10)
 """Timestamps from the first to before the second were meant in seconds: as seconds they are from 2001 to 2286, as
@@ -57,11 +57,28 @@ def whole_number(value: Any, what: str) -> int:
 def milliseconds(value: Any, what: str) -> Milliseconds:
     """Return a time as Kafka stores it, in 64 bits."""
     time = whole_number(value, what)
-    if not -(1 << 63) <= time < 1 << 63:
+    if time >= 1 << 63:
         raise ValueError(f"{what} must be milliseconds since 1970 that fit into 64 bits, not {time}")
+    if time < NO_TIMESTAMP:
+        raise before_1970(what, time)
     if LIKE_SECONDS[0] <= time < LIKE_SECONDS[1]:
         raise in_seconds(what, time)
     return time
+
+
+def accepted_time(time: Milliseconds) -> Milliseconds | None:
+    """Return the time of a record that was read, if it may be sent with it, or None: it gets the present time."""
+    try:
+        return milliseconds(time, "timestamp")
+    except ValueError:
+        return None
+
+
+def before_1970(what: str, time: int) -> ValueError:
+    """Return the error for a time that Kafka's producer rejects, too. Only -1 is left, of a record without a time."""
+    return ValueError(
+        f"{what} must be milliseconds since 1970, and {time} is before: leave it out for the present time"
+    )
 
 
 def in_seconds(what: str, time: int) -> ValueError:

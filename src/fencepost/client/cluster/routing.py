@@ -66,10 +66,11 @@ class Routes(Closing):
         """The server that answered last, if any, so that a silent one is not asked first again and again."""
         self._others: tuple[Address, ...] = ()
         """The brokers that metadata has named: a user may give only one of them."""
-        self._closes = 0
+        self._is_closed = False
 
     def close(self) -> None:
-        self._closes += 1
+        """Close all channels. Later requests raise Closed, also that of a thread that has just chosen its broker."""
+        self._is_closed = True
         for channel in list(self._channels.values()):
             channel.close()
 
@@ -82,6 +83,8 @@ class Routes(Closing):
         if known is None:
             fresh = Channel(address, self.settings, on_silent=self._silent)
             known = self._channels.setdefault(address, fresh)
+            if self._is_closed:  # perhaps since `close` looked
+                known.close()
         return known
 
     def _silent(self, address: Address, error: TimedOut) -> None:
@@ -110,7 +113,6 @@ class Routes(Closing):
         if len(candidates) == 1:
             return call(self.channel(candidates[0]))
         outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
-        closes = self._closes
 
         def ask(address: Address) -> None:
             channel = self.channel(address)
@@ -118,8 +120,6 @@ class Routes(Closing):
                 outcomes.put((address, call(channel)))
             except BaseException as error:  # noqa: BLE001 - raised, or ignored, by the thread that waits
                 outcomes.put((address, error))
-            if self._closes != closes:  # closed before this request began: nobody else closes its socket
-                channel.close()
 
         hedge: Hedge[Address] = Hedge(time.monotonic())
         left = dict.fromkeys(candidates)

@@ -211,10 +211,8 @@ class KafkaOwner:
             self.release(group, [name for each, name in self._held if each == group])
 
     def close(self) -> None:
-        """End the session and the lanes, without releasing anything."""
+        """End the session, without releasing anything."""
         self._end_signs()
-        for steps in self._lane_steps:
-            steps.is_over = True
         self._quick.close()
 
     def _end_signs(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fencepost.client.cluster.checks import LIKE_SECONDS, in_seconds
+from fencepost.client.cluster.checks import LIKE_SECONDS, before_1970, in_seconds
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     NAME_THE_PARTITION,
@@ -40,9 +40,9 @@ from fencepost.errors import (
     TablePersisted,
 )
 from fencepost.kernel import HEADER_SIZE, BatchBuilder, ColumnSource, group_rows, partition_rows
-from fencepost.kernel.arrow import column_source
+from fencepost.kernel.arrow import column_source, milliseconds
 from fencepost.kernel.codecs import NONE
-from fencepost.types import Milliseconds, TableRows
+from fencepost.types import NO_TIMESTAMP, Milliseconds, TableRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -376,17 +376,22 @@ def _check_headers(chunk: pa.RecordBatch, first: int) -> None:
 
 
 def _check_times(chunk: pa.RecordBatch) -> None:
-    """Reject integers that were meant in seconds. A column of the type timestamp says its unit."""
+    """Reject times before 1970, and integers that were meant in seconds: a column of the type timestamp says its
+    unit."""
     import pyarrow.compute as pc
     from pyarrow import types
 
-    if "timestamp" not in chunk.schema.names or not types.is_integer((times := chunk.column("timestamp")).type):
+    if "timestamp" not in chunk.schema.names:
         return
+    column = chunk.column("timestamp")
+    times = milliseconds(column)
     first, end = LIKE_SECONDS
     if (least := pc.min(times).as_py()) is None or least >= end:
         return
+    if least < NO_TIMESTAMP:
+        raise before_1970("column timestamp", least)
     wrong = times.filter(pc.and_(pc.greater_equal(times, first), pc.less(times, end)))
-    if len(wrong):
+    if len(wrong) and types.is_integer(column.type):
         raise in_seconds("column timestamp", wrong[0].as_py())
 
 

@@ -21,7 +21,7 @@ from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.core.producers.pid import FENCING, Identity
-from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
 from fencepost.wire.apis import Key
 
@@ -131,8 +131,6 @@ class Transactional:
     last answer is the whole truth."""
     last_refusal: CoordinatorRefusal | None = None
     """Told to the user if the wait for the coordinator is what a record expires of."""
-    is_over: bool = False
-    """The producer is closed: pending errands send nothing more and open no connection."""
     _channel: Channel | None = None
     _groups: dict[str, Channel] = field(default_factory=dict)
     """The coordinators of groups that have accepted offsets."""
@@ -291,8 +289,6 @@ class Transactional:
     ) -> T:
         pauses = Backoff(_FIRST_PAUSE, self.routes.settings.retry_backoff)
         while True:
-            if self.is_over:
-                raise Closed(f"the producer of {self.name!r} is closed")
             try:
                 channel = self._channel  # another errand of the same producer may reset it meanwhile
                 if channel is None:

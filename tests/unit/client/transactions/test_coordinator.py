@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.producers.pid import Identity
-from fencepost.errors import Closed, ErrorCode, ServerError
+from fencepost.errors import ErrorCode, ServerError
 from fencepost.types import Epoch, Offset, Pid, TopicPartition
 from fencepost.wire.apis import Key
 from tests.support.fake_cluster import FakeCluster, Handler
@@ -88,16 +88,3 @@ def test_a_partition_is_not_added_after_the_transaction_was_aborted_meanwhile(
             steps.add_partitions(WHO, [TopicPartition("t", 0)])
     assert raised.value.code is ErrorCode.INVALID_TXN_STATE
     assert len(cluster.requests(Key.ADD_PARTITIONS_TO_TXN)) == 1
-
-
-def test_nothing_is_asked_again_once_the_producer_is_closed(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An errand may be out still: it would open a connection that nobody ends."""
-    cluster.on(Key.END_TXN, ends_with(ErrorCode.CONCURRENT_TRANSACTIONS))
-    with cluster.admin() as admin:
-        steps = Transactional(admin._routes, "writer")
-        monkeypatch.setattr(time, "sleep", lambda _: setattr(steps, "is_over", True))
-        with pytest.raises(Closed):
-            steps.end(WHO, commit=True)
-    assert len(cluster.requests(Key.END_TXN)) == 1
