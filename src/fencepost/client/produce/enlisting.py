@@ -140,11 +140,8 @@ class Enlisting:
             [WriteLane(each, timeout_ms, state.errands, self._settling, is_committed) for each in lanes]
         )
 
-    def end_in_lanes(self, now: float) -> None:
+    def end_in_lanes(self, lanes: WriteLanes, now: float) -> None:
         """After a turn's batches were sent: end each lane's open transaction that expects no more batches."""
-        lanes = self._state.lanes
-        if lanes is None:
-            return
         busy = {lanes.of(queue) for queue in self._queues.active() if queue.flight}
         for lane in lanes.lanes:
             if lane.open is not None:

@@ -154,37 +154,47 @@ class Sender:
         now = state.now()
         state.next_due = float("inf")
         self.direct.look(now)
-        if self._errands.run_due():
+        if self._errands.calls:
+            self._errands.run_due()
             state.schedule.happened(Until.NEWS)
         self.settling.sweep()
         state.due(self.owner.turn(now), now)
-        self._end_lanes_with_lease(now)
-        self._settle_doubtful(now)
-        self._placing.place(now)
-        self._placing.refresh_metadata(now)
-        if self._options.idempotent:
-            self._identity.ask_if_due(now)
-        self.settling.expire_uncommitted(now)
+        if self._aftermath is not None:
+            self._settle_doubtful(self._aftermath, now)
+        if self.queues.waiting_room.topics:
+            self._placing.place(now)
+        if state.lanes is not None:
+            self._end_lanes_with_lease(now)
+            self.settling.expire_uncommitted(state.lanes, now)
+        self._ask_what_is_due(now)
         self.dispatch.dispatch(now)
-        self.transactions.end_in_lanes(now)
-        self._placing.refresh_metadata(now)  # dispatching may have met a partition without a leader
-        if self._options.idempotent:
-            self._identity.ask_if_due(now)  # and one that needs the next epoch
-        self.reporting.report(now)
+        if state.lanes is not None:
+            self.transactions.end_in_lanes(state.lanes, now)
+        self._ask_what_is_due(now)  # dispatching may have met a partition without a leader, or one that needs an epoch
+        if self._options.on_stats is not None:
+            self.reporting.report(now)
         if self._network.poll(self._patience(now, timeout), self._turn):
             state.schedule.happened(Until.NEWS)
         state.wakes_at = float("-inf")  # it is awake
         self.brokers.check_deadlines(state.now())
 
+    def _ask_what_is_due(self, now: float) -> None:
+        """Ask for metadata and a producer id, if it is time."""
+        if self._metadata.ask_at() <= now:
+            self._placing.refresh_metadata(now)
+        if self._options.idempotent and (self.state.steps is not None or self.state.ready_identity is None):
+            self._identity.ask_if_due(now)
+
     def _patience(self, now: float, timeout: float | None) -> float | None:
         state = self.state
+        state.next_due = min(state.next_due, self.brokers.next_moment(now))
         if self._stopping or self.settling.is_to_sweep or state.schedule.has_changes:
             return 0.0
         state.due(self._finish_by, now)
         state.due(self._metadata.ask_at(), now)
         state.due(state.identity.ask_at, now)
         state.due(state.schedule.next_moment(now), now)
-        moment = state.wakes_at = min(state.next_due, self.brokers.next_moment(now))
+        moment = state.wakes_at = state.next_due
         self.queues.sleeps_until(moment)
         patience = None if moment == float("inf") else max(0.0, moment - state.now())
         if timeout is None:
@@ -396,7 +406,7 @@ class Sender:
 
     def _end_lanes_with_lease(self, now: float) -> None:
         """On Apache Kafka no connection ends with the lease, so the producer ends itself."""
-        if self.writes_in_lanes and self.broken is None:
+        if self.broken is None:
             if self.lease.is_over(now):
                 self.settling.lose(lease_over((), self.lease.session))
             else:
@@ -422,10 +432,9 @@ class Sender:
             found=lambda sent, offset: settling.deliver(sent.batch, offset, -1),
             missing=lambda sent, known: settling.fail_with(sent.batch, cause, known),
         )
-        self._settle_doubtful(self.state.now())
+        self._settle_doubtful(self._aftermath, self.state.now())
 
-    def _settle_doubtful(self, now: float) -> None:
-        if self._aftermath is not None:
-            self.state.due(self._aftermath.turn(now), now)
-            if self._aftermath.is_over:
-                self._aftermath = None
+    def _settle_doubtful(self, aftermath: Aftermath, now: float) -> None:
+        self.state.due(aftermath.turn(now), now)
+        if aftermath.is_over:
+            self._aftermath = None
