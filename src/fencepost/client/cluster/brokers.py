@@ -120,21 +120,6 @@ class Brokers:
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
 
-    def idle(self, node: int, busy: int) -> BrokerConnection | None:
-        """Return the connection to a broker if it is ready and nothing is in flight there; or the side connection if
-        that is, and the other one has at least `busy` bytes in flight. Dial nothing. An owner has none: what is done on
-        another thread could cost it the connection, and so what it owns."""
-        address = self._metadata.brokers.get(node)
-        if address is None or self._only is not None or self.held_back:
-            return None
-        connection = self._connections.get(address)
-        if connection is None or connection.is_idle:
-            return connection
-        side = self._sides.get(address)
-        if side is None or not side.is_idle or self.stays_alone or not connection.is_ready:
-            return None
-        return side if connection.window.under_way >= busy else None
-
     def beside(self, connection: BrokerConnection) -> BrokerConnection | None:
         """Return the side connection to the same broker if it is ready; otherwise dial it and return None. An owner has
         none: what it writes must end with the connection that owns."""

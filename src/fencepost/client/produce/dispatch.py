@@ -213,16 +213,6 @@ class Dispatch:
             self._schedule.changed(self._queues.designate(batch, partition))
         self._schedule.stuck(queue, Until.NEWS)  # no partition can, or each has got a batch
 
-    def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
-        """Give the open batch of an undesignated queue to a partition, and return that one's queue; None if no
-        partition could send it now."""
-        if self._schedule.decide(queue, now).action is not Action.SEND:
-            return None  # the send thread fails it, and runs its callbacks
-        self._turn += 1
-        batch = queue.open
-        self._designate(queue, now)
-        return batch.queue if batch is not None and batch.queue is not queue else None
-
     def _could_send(self, queue: PartitionQueue, partition: int, now: float) -> bool:
         if self._state.brokers.of_node(self._metadata.leader(queue.topic.name, partition)) is None:
             return False

@@ -18,7 +18,6 @@ They have the send thread do everything else, by `Sender.call`.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,6 @@ from fencepost.client.cluster.owner_connection import OwnerConnection, PendingCl
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
 from fencepost.client.produce.aftermath import Aftermath
-from fencepost.client.produce.direct import DirectWay
 from fencepost.client.produce.dispatch import Dispatch
 from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.identity import IdentityRequests
@@ -107,12 +105,6 @@ class Sender:
         self.transactions = Enlisting(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
         self.dispatch = Dispatch(state, settling, self.transactions, requests, self._resumption)
-        self._turn = threading.RLock()
-        """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
-        caller's thread on the direct way."""
-        self.direct = DirectWay(state, settling, self.dispatch, requests, network, self._turn, self._resumption)
-        if ids is None and options.linger == 0 and options.acks != "none":
-            self.queues.send_now = self.direct.send
         self.queues.before_waiting = self._before_waiting
         self.reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
@@ -144,16 +136,10 @@ class Sender:
 
     def run_once(self, timeout: float | None = None) -> None:
         """Take one turn. Wait for the network until something is due, at most `timeout` seconds."""
-        with self._turn:
-            self._take_turn(timeout)
-
-    def _take_turn(self, timeout: float | None) -> None:
         state = self.state
         self._network.before_work()
-        self.direct.recover()
         now = state.now()
         state.next_due = float("inf")
-        self.direct.look(now)
         if self._errands.calls:
             self._errands.run_due()
             state.schedule.happened(Until.NEWS)
@@ -173,9 +159,13 @@ class Sender:
         self._ask_what_is_due(now)  # dispatching may have met a partition without a leader, or one that needs an epoch
         if self._options.on_stats is not None:
             self.reporting.report(now)
-        if self._network.poll(self._patience(now, timeout), self._turn):
+        moment = self._next_turn(now)
+        self.queues.sleeps_until(moment)
+        patience = None if moment == float("inf") else max(0.0, moment - state.now())
+        if timeout is not None:
+            patience = timeout if patience is None else min(timeout, patience)
+        if self._network.poll(patience):
             state.schedule.happened(Until.NEWS)
-        state.wakes_at = float("-inf")  # it is awake
         self.brokers.check_deadlines(state.now())
 
     def _ask_what_is_due(self, now: float) -> None:
@@ -185,27 +175,22 @@ class Sender:
         if self._options.idempotent and (self.state.steps is not None or self.state.ready_identity is None):
             self._identity.ask_if_due(now)
 
-    def _patience(self, now: float, timeout: float | None) -> float | None:
+    def _next_turn(self, now: float) -> float:
+        """Return when the next turn is due, if nothing happens before."""
         state = self.state
-        state.next_due = min(state.next_due, self.brokers.next_moment(now))
+        moment = self.brokers.next_moment(now)
         if self._stopping or self.settling.is_to_sweep or state.schedule.has_changes:
-            return 0.0
+            return float("-inf")
         state.due(self._finish_by, now)
         state.due(self._metadata.ask_at(), now)
         state.due(state.identity.ask_at, now)
         state.due(state.schedule.next_moment(now), now)
-        moment = state.wakes_at = state.next_due
-        self.queues.sleeps_until(moment)
-        patience = None if moment == float("inf") else max(0.0, moment - state.now())
-        if timeout is None:
-            return patience
-        return timeout if patience is None else min(timeout, patience)
+        return min(moment, state.next_due)
 
     def _before_waiting(self) -> None:
         """On a caller's thread: raise if the wait for a ticket could never end, and let the send thread read."""
         self.queues.check_thread("result()")
         self.queues.check_interrupted()
-        self.direct.give_back()
         self.queues.announce()
 
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
@@ -263,7 +248,6 @@ class Sender:
 
     def close(self) -> None:
         """Close the sockets; called by the send thread if there is one."""
-        self.direct.close()
         self.brokers.close()
         self._network.close()
 
@@ -286,7 +270,6 @@ class Sender:
         """From any other thread: have the send thread call `what`, and return its result."""
         self.queues.check_thread("this call")
         self.queues.check_interrupted()
-        self.direct.give_back()
         return self._errands.call(what)
 
     def flush(self) -> None:
