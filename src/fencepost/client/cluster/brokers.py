@@ -98,8 +98,8 @@ class Brokers:
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
-        self._due = float("-inf")
-        """What `next_moment` has said last."""
+        self.due = float("-inf")
+        """What `next_moment` has said last: before that, `check_deadlines` has nothing to do."""
         self._questions: list[_Question] = []
         """Those of `ask_any` that are not answered yet."""
         self._reports = Repeats[Address](1, REPORT_SECONDS)
@@ -308,9 +308,7 @@ class Brokers:
         return [*self._connections.values(), *self._sides.values()]
 
     def check_deadlines(self, now: float) -> None:
-        """Close connections whose answers are overdue, and ask other brokers where one is slow; if that is due."""
-        if now < self._due:
-            return
+        """Close connections whose answers are overdue, and ask other brokers where one is slow."""
         for connection in self._all():
             connection.check_deadlines(now)
         self._hedge(now)
@@ -327,7 +325,7 @@ class Brokers:
         for question in self._questions:
             if now < question.hedge.next_at < moment:
                 moment = question.hedge.next_at
-        self._due = moment
+        self.due = moment
         return moment
 
     def close(self) -> None:

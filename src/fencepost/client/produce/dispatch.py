@@ -66,7 +66,8 @@ class Dispatch:
         schedule = self._schedule
         self._turn += 1
         schedule.looks_back = self._state.transaction is None
-        schedule.hurry(self._queues.in_a_hurry)
+        if self._queues.in_a_hurry is not schedule.is_hurried:
+            schedule.hurry(self._queues.in_a_hurry)
         self._tell_what_happened()
         looks_at = now + self._options.linger if self._options.linger and schedule.are_many else float("inf")
         self._state.due(looks_at, now)
@@ -77,13 +78,14 @@ class Dispatch:
             if not schedule.has_changes:
                 break
         self.is_crowded = False
-        is_resting, sent, took = schedule.is_resting(now), 0, 0.0
-        for line in schedule.lines():
-            count, seconds = self._send_to_leader(line, now, is_resting=is_resting)
-            sent += count
-            took += seconds
-        if sent:
-            schedule.rest(sent, took, self._state.now())
+        if lines := schedule.lines():
+            is_resting, sent, took = schedule.is_resting(now), 0, 0.0
+            for line in lines:
+                count, seconds = self._send_to_leader(line, now, is_resting=is_resting)
+                sent += count
+                took += seconds
+            if sent:
+                schedule.rest(sent, took, self._state.now())
         if self._state.transaction is not None:
             self._enlisting.enlist(self._state.transaction)
         if self._resumption is not None and self._resumption.is_on:

@@ -122,7 +122,7 @@ class Queues:
         """All batches, and what stands in for one, that are not settled."""
         self.changed: dict[PartitionQueue, None] = {}
         """Queues that have got a batch since the last turn."""
-        self._looks_at = float("inf")
+        self.looks_at = float("inf")
         """The next turn comes by then at the latest; the send thread need not be woken for a batch that is not ready
         before."""
         self.needs_partitions = needs_partitions
@@ -231,7 +231,7 @@ class Queues:
 
     def needs_wake_up(self, opened: Settlement) -> bool:
         """Return whether the send thread has to be woken for a batch that was just opened."""
-        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self._looks_at
+        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self.looks_at
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
@@ -450,13 +450,9 @@ class Queues:
         """Tell the schedule which queues have got a batch. The next turn comes at `looks_at` at the latest, so that the
         send thread need not be woken for batches that are ready later."""
         with self.lock:
-            self._looks_at = looks_at
+            self.looks_at = looks_at
             changed, self.changed = self.changed, {}
         self.schedule.records_came(changed)
-
-    def sleeps_until(self, moment: float) -> None:
-        """Take note of when the next turn comes by itself."""
-        self._looks_at = moment
 
     def topics_to_place(self) -> list[TopicQueues]:
         with self.lock:

@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
@@ -52,7 +52,7 @@ from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.schedule import Until
 from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fencepost.producer")
 
 T = TypeVar("T")
+
+NEVER: Final = float("inf")
 
 
 class Sender:
@@ -126,7 +128,7 @@ class Sender:
             at_the_end.callback(self.owner.close)
             at_the_end.callback(self.close)
             try:
-                while not self._stopping and not self._has_finished():
+                while not self._stopping and (self._finish_by is None or not self._has_finished(self._finish_by)):
                     self.run_once()
             except Exception as error:
                 log.exception("the send thread ends")
@@ -139,11 +141,12 @@ class Sender:
         state = self.state
         self._network.before_work()
         now = state.now()
-        state.next_due = float("inf")
+        state.next_due = NEVER
         if self._errands.calls:
             self._errands.run_due()
             state.schedule.happened(Until.NEWS)
-        self.settling.sweep()
+        if self.settling.is_to_sweep:
+            self.settling.sweep()
         state.due(self.owner.turn(now), now)
         if self._aftermath is not None:
             self._settle_doubtful(self._aftermath, now)
@@ -152,40 +155,43 @@ class Sender:
         if state.lanes is not None:
             self._end_lanes_with_lease(now)
             self.settling.expire_uncommitted(state.lanes, now)
-        self._ask_what_is_due(now)
+        if state.steps is not None:
+            self._identity.ask_if_due(now)  # before anything is written: the name may be about to be forgotten
         self.dispatch.dispatch(now)
         if state.lanes is not None:
             self.transactions.end_in_lanes(state.lanes, now)
-        self._ask_what_is_due(now)  # dispatching may have met a partition without a leader, or one that needs an epoch
-        if self._options.on_stats is not None:
-            self.reporting.report(now)
-        moment = self._next_turn(now)
-        self.queues.sleeps_until(moment)
-        patience = None if moment == float("inf") else max(0.0, moment - state.now())
-        if timeout is not None:
-            patience = timeout if patience is None else min(timeout, patience)
-        if self._network.poll(patience):
-            state.schedule.happened(Until.NEWS)
-        self.brokers.check_deadlines(state.now())
-
-    def _ask_what_is_due(self, now: float) -> None:
-        """Ask for metadata and a producer id, if it is time."""
         if self._metadata.ask_at() <= now:
             self._placing.refresh_metadata(now)
-        if self._options.idempotent and (self.state.steps is not None or self.state.ready_identity is None):
+        if self._options.idempotent and state.identity.state is PidState.NONE:
             self._identity.ask_if_due(now)
+        if self._options.on_stats is not None:
+            self.reporting.report(now)
+        if self._network.poll(self._patience(now, timeout)):
+            state.schedule.happened(Until.NEWS)
+        if (now := state.now()) >= self.brokers.due:
+            self.brokers.check_deadlines(now)
 
-    def _next_turn(self, now: float) -> float:
-        """Return when the next turn is due, if nothing happens before."""
-        state = self.state
-        moment = self.brokers.next_moment(now)
-        if self._stopping or self.settling.is_to_sweep or state.schedule.has_changes:
-            return float("-inf")
-        state.due(self._finish_by, now)
-        state.due(self._metadata.ask_at(), now)
-        state.due(state.identity.ask_at, now)
-        state.due(state.schedule.next_moment(now), now)
-        return min(moment, state.next_due)
+    def _patience(self, now: float, timeout: float | None) -> float | None:
+        """Return how long to wait for the network, in seconds; None: as long as nothing happens."""
+        state, schedule = self.state, self.state.schedule
+        moment = self.brokers.next_moment(now)  # also if it is overdue
+        if self._stopping or self.settling.is_to_sweep or schedule.has_changes:
+            return 0.0
+        # What is due already waits for something else, a connection for example.
+        for due in (
+            state.next_due,
+            schedule.next_moment(now),
+            self._metadata.ask_at(),
+            state.identity.ask_at,
+            self._finish_by,
+        ):
+            if due is not None and now < due < moment:
+                moment = due
+        self.queues.looks_at = moment
+        if moment == NEVER:
+            return timeout
+        patience = max(0.0, moment - state.now())
+        return patience if timeout is None else min(timeout, patience)
 
     def _before_waiting(self) -> None:
         """On a caller's thread: raise if the wait for a ticket could never end, and let the send thread read."""
@@ -215,13 +221,11 @@ class Sender:
         self.queues.hurry()
         self._network.wake()
 
-    def _has_finished(self) -> bool:
-        if self._finish_by is None:
-            return False
+    def _has_finished(self, finish_by: float) -> bool:
         if not self._is_finishing:
             self._is_finishing = True
             self.queues.hurry()
-        if not self.queues.is_empty and self.state.now() < self._finish_by:
+        if not self.queues.is_empty and self.state.now() < finish_by:
             return False
         self.left_over = self.undelivered()
         return True

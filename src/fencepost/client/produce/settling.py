@@ -226,8 +226,6 @@ class Settling:
 
     def sweep(self) -> None:
         """At the beginning of a turn: fail what the failures of the last turn take with them."""
-        if not self.is_to_sweep:
-            return
         self.is_to_sweep = False
         if self._state.transaction is not None:
             if self._state.transaction.error is not None:
