@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import NO_LEADER
-from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.requests import REQUESTS_IN_FLIGHT, ProduceRequest, ProduceRequests, Requests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.client.produce.transaction import OpenTransactions
 from fencepost.core.producers import schedule as rules
 from fencepost.core.producers.inflight import Flight, Sent
 from fencepost.core.producers.pid import Identity, PidState
@@ -37,7 +37,7 @@ class Dispatch:
         self,
         state: SendState,
         settling: Settling,
-        enlisting: Enlisting,
+        transactions: OpenTransactions,
         requests: ProduceRequests,
         resumption: Resumption | None,
     ) -> None:
@@ -47,7 +47,7 @@ class Dispatch:
         self._schedule = state.schedule
         self._metadata = state.metadata
         self._settling = settling
-        self._enlisting = enlisting
+        self._transactions = transactions
         self._requests = requests
         self._resumption = resumption
         self.may_go_aside = self._options.idempotent and self._options.acks != "none"
@@ -87,7 +87,7 @@ class Dispatch:
             if sent:
                 schedule.rest(sent, took, self._state.now())
         if self._state.transaction is not None:
-            self._enlisting.enlist(self._state.transaction)
+            self._transactions.enlist(self._state.transaction)
         if self._resumption is not None and self._resumption.is_on:
             self._resumption.go_on(now)
 
@@ -339,7 +339,7 @@ class Dispatch:
         state = self._state
         has_identity = state.is_in_lanes or state.ready_identity is not None
         if state.steps is not None:
-            if not self._enlisting.may_write(queue, is_new, now):
+            if not self._transactions.may_write(queue, is_new, now):
                 return Until.NEWS if has_identity else Until.IDENTITY
         elif is_new and not has_identity and self._options.idempotent and (flight is None or flight.identity is None):
             return Until.IDENTITY

@@ -10,8 +10,8 @@ import logging
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
+from fencepost.client.produce.doubt import LookBack
 from fencepost.client.produce.lanes import Acknowledged
-from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.settling import Settling

@@ -32,9 +32,8 @@ from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.owner_connection import OwnerConnection, PendingClaim
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.produce.aftermath import Aftermath
 from fencepost.client.produce.dispatch import Dispatch
-from fencepost.client.produce.enlisting import Enlisting
+from fencepost.client.produce.doubt import Aftermath
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lanes import WriteId
@@ -46,6 +45,7 @@ from fencepost.client.produce.reporting import Reporting
 from fencepost.client.produce.requests import ProduceRequests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.client.produce.transaction import OpenTransactions
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
@@ -104,7 +104,7 @@ class Sender:
                 settings, options.name, ids, steps, state, settling, self._identity, clock.now_ms
             )
         self._placing = Placing(state, settling)
-        self.transactions = Enlisting(state, settling, self._resumption)
+        self.transactions = OpenTransactions(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
         self.dispatch = Dispatch(state, settling, self.transactions, requests, self._resumption)
         self.queues.before_waiting = self._before_waiting

@@ -77,7 +77,7 @@ class SendState:
         self.name = options.name
         """The transactional id: the given name, or an owner's write id."""
         self.transaction: Enlisted | None = None
-        """The caller's open transaction. `Enlisting` begins and ends it."""
+        """The caller's open transaction. `OpenTransactions` begins and ends it."""
         self.lanes: WriteLanes | None = None
         """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""
         self.refusals: dict[TopicPartition, Refusal] = {}

@@ -9,7 +9,6 @@ node_endpoints, diverging_epoch, snapshot_id, preferred_read_replica; our client
 fields (cluster_id, replica_epoch, replica_directory_id, high_watermark).
 
 produce.py, fetch.py   the two messages, requests and responses
-one_batch.py           Produce with one batch for one partition: what does not change is encoded once
 """
 
 from fencepost.wire.hot.fetch import (
