@@ -17,8 +17,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def now_ms(self) -> Milliseconds:
         return time.time_ns() // 1_000_000

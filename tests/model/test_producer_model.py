@@ -7,12 +7,10 @@ fails once fails again. What must hold is `check`, and no more.
 
 from __future__ import annotations
 
-from itertools import chain
 from random import Random
 
 import pytest
 
-from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.client.produce.ticket import Ticket
 from fencepost.core.producers import schedule
 from fencepost.core.producers.window import BUSY
@@ -74,10 +72,8 @@ def play(seed: int, partitions: int = PARTITIONS, longest: int = 0, **options: f
         return Fate.ANSWER
 
     cluster.choose = choose
-    is_direct, reads = random.random() < 0.7, random.choice([0.0, 0.5, 1.0])
     producer = SteppedProducer(
         cluster,
-        direct=is_direct,
         delivery_timeout=random.choice([4.0, 30.0]),
         request_timeout=2.0,
         **options,  # type: ignore[arg-type]
@@ -85,13 +81,6 @@ def play(seed: int, partitions: int = PARTITIONS, longest: int = 0, **options: f
     producer.sender.dispatch.busy = random.choice([1, BUSY])  # with 1, many go over the side connection
     sent: dict[int, list[tuple[bytes, Ticket]]] = {partition: [] for partition in range(partitions)}
 
-    def callers_read() -> None:
-        """Play the callers that wait for an answer: they may read it before the send thread does."""
-        for _, ticket in chain.from_iterable(sent.values()):
-            if isinstance(ticket.settlement, ProducerBatch) and random.random() < reads:
-                producer.sender.direct.read_here(ticket.settlement)
-
-    producer.network.before_frame = callers_read
     number = 0
     for _ in range(60):
         producer.sender.queues.flushing = random.randint(0, 1)  # many small batches, or few larger ones

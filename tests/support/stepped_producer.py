@@ -26,11 +26,9 @@ class SteppedProducer:
         cluster: ScriptedCluster,
         *,
         steps: Steps | None = None,
-        direct: bool = False,
         **options: Unpack[ProducerKeywords],
     ) -> None:
-        """`steps`: the coordinator of one with a name. `direct`: the send thread sleeps between two steps, so that
-        records may go the direct way; otherwise it is about to look."""
+        """`steps`: the coordinator of one with a name."""
         self.cluster = cluster
         self.clock: HandWoundClock = cluster.clock
         self.options = ProducerOptions(**options)
@@ -41,8 +39,6 @@ class SteppedProducer:
             retry_backoff=self.options.retry_backoff,
         )
         self.sender = Sender(settings, self.options, self.network, self.clock, steps=steps)
-        if not direct:
-            self.sender.queues.send_now = lambda queue: False
 
     def send(self, topic: str, value: Any, **more: Any) -> Ticket:
         more.setdefault("timestamp", self.clock.now_ms())

@@ -394,7 +394,6 @@ class Producer(OnePerProcess):
             raise interrupted()
         self._queues.check_thread("close()")
         self._queues.check_interrupted()
-        self._sender.direct.give_back()
         if self._transaction is not None and self._transaction.is_open:
             self._transaction.abort()
         self._closed = True

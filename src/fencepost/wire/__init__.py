@@ -6,6 +6,5 @@
 - `codec`: readers and writers, built from the fields of kio's message classes
 - `messages`: any message by (key, version); classes are loaded on first use
 - `hot`: Produce and Fetch packed by hand, without copying the records
-- `one_batch`: Produce with one batch for one partition: what does not change is encoded once
 - `own`: the messages that are fencepost's own
 """

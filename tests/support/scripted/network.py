@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import select
-import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, TypeAlias
@@ -14,7 +12,6 @@ from fencepost.client.cluster.sockets import Handler
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.kernel import Buffer
 from fencepost.wire.frame import FrameReader
-from fencepost.wire.primitives import INT32
 from tests.support.received_frames import feed
 from tests.support.scripted.fates import DelayedAnswer, Fate, Script
 from tests.support.scripted.state import ScriptedState
@@ -40,7 +37,6 @@ class ScriptedLink:
         self.is_mute = False
         """No further responses: one was swallowed, or the connection is about to close."""
         self.is_severed = False
-        self._arrived = b""
         self.lags_until: float | None = None
         """The time at which the server notices that the connection is closed."""
 
@@ -58,12 +54,6 @@ class ScriptedLink:
     def write_now(self, data: bytes) -> bool:
         self.write([data])
         return True
-
-    def peek(self, most: int) -> bytes | None:
-        return self._arrived[:most]
-
-    def consume(self, size: int) -> None:
-        self._arrived = self._arrived[size:]
 
     def close(self) -> None:
         self._handler = None
@@ -88,11 +78,7 @@ class ScriptedLink:
     def deliver(self, frame: bytes) -> None:
         if self._handler is None:
             return
-        self._arrived = INT32.pack(len(frame)) + frame
-        self._network.before_frame()
-        if self._arrived:  # nobody has consumed it
-            self._arrived = b""
-            self._handler.frame(memoryview(frame))
+        self._handler.frame(memoryview(frame))
 
     def end(self, error: FencepostError) -> None:
         handler, self._handler = self._handler, None
@@ -115,12 +101,6 @@ class ScriptedNetwork:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self.woken = 0
-        self.before_frame: Callable[[], None] = lambda: None
-        """Called before `poll` hands a frame over: a caller's thread may read it first."""
-        self.lent: select.epoll | None = None
-        self.awaits_poke = False
-        self.lend: Callable[[], object] = lambda: None
-        self.take_back: Callable[[], object] = lambda: None
 
     def dial(self, address: Address, handler: Handler) -> ScriptedLink:
         link = ScriptedLink(self, address, handler, len(self._links))
@@ -138,14 +118,7 @@ class ScriptedNetwork:
     def before_work(self) -> None:
         """Do nothing: no thread sleeps here."""
 
-    def wait(self, timeout: float | None) -> bool:
-        """Do nothing: nothing was lent."""
-        return True
-
-    def poke(self) -> None:
-        """Do nothing: nobody waits."""
-
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
+    def poll(self, timeout: float | None) -> bool:
         """Advance to the next event, or by `timeout`; never wait for ever."""
         clock = self._state.clock
         now = clock.monotonic()

@@ -22,12 +22,9 @@ class OutOfReach(Producer):
         on = cluster()
         network, woken = on.network(), threading.Event()
 
-        def poll(timeout: float | None, turn: threading.RLock | None = None) -> bool:
-            assert turn is not None
-            turn.release()
+        def poll(timeout: float | None) -> bool:
             woken.wait(10)
             woken.clear()
-            turn.acquire()
             return True
 
         network.poll, network.wake = poll, woken.set  # type: ignore[method-assign]

@@ -98,6 +98,8 @@ class Brokers:
         self._failures: dict[Address, int] = {}
         self._not_before: dict[Address, float] = {}
         self._refusals: dict[Address, FencepostError] = {}
+        self.due = float("-inf")
+        """What `next_moment` has said last: before that, `check_deadlines` has nothing to do."""
         self._questions: list[_Question] = []
         """Those of `ask_any` that are not answered yet."""
         self._reports = Repeats[Address](1, REPORT_SECONDS)
@@ -117,21 +119,6 @@ class Brokers:
             return self._the_only()
         address = self._metadata.brokers.get(node)
         return None if address is None else self._ready(address)
-
-    def idle(self, node: int, busy: int) -> BrokerConnection | None:
-        """Return the connection to a broker if it is ready and nothing is in flight there; or the side connection if
-        that is, and the other one has at least `busy` bytes in flight. Dial nothing. An owner has none: what is done on
-        another thread could cost it the connection, and so what it owns."""
-        address = self._metadata.brokers.get(node)
-        if address is None or self._only is not None or self.held_back:
-            return None
-        connection = self._connections.get(address)
-        if connection is None or connection.is_idle:
-            return connection
-        side = self._sides.get(address)
-        if side is None or not side.is_idle or self.stays_alone or not connection.is_ready:
-            return None
-        return side if connection.window.under_way >= busy else None
 
     def beside(self, connection: BrokerConnection) -> BrokerConnection | None:
         """Return the side connection to the same broker if it is ready; otherwise dial it and return None. An owner has
@@ -198,6 +185,8 @@ class Brokers:
         return connection
 
     def _hedge(self, now: float) -> None:
+        if not self._questions:
+            return
         self._questions = [question for question in self._questions if not question.is_over]
         if self._only is not None or self.held_back:
             return  # an owner has no other connection
@@ -319,16 +308,25 @@ class Brokers:
         return [*self._connections.values(), *self._sides.values()]
 
     def check_deadlines(self, now: float) -> None:
+        """Close connections whose answers are overdue, and ask other brokers where one is slow."""
         for connection in self._all():
             connection.check_deadlines(now)
         self._hedge(now)
 
     def next_moment(self, now: float) -> float:
         """Return when something is due here: an overdue answer, or an address to dial again."""
-        moment = min((connection.next_deadline for connection in self._all()), default=float("inf"))
-        waits = [at for address, at in self._not_before.items() if at > now and address not in self._connections]
-        waits += [question.hedge.next_at for question in self._questions if question.hedge.next_at > now]
-        return min(moment, min(waits, default=float("inf")))
+        moment = float("inf")
+        for connection in self._all():
+            if (deadline := connection.next_deadline) < moment:
+                moment = deadline
+        for address, at in self._not_before.items():
+            if now < at < moment and address not in self._connections:
+                moment = at
+        for question in self._questions:
+            if now < question.hedge.next_at < moment:
+                moment = question.hedge.next_at
+        self.due = moment
+        return moment
 
     def close(self) -> None:
         for connection in self._all():

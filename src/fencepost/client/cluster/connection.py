@@ -33,7 +33,6 @@ from fencepost.kernel import Buffer
 from fencepost.wire import messages
 from fencepost.wire.apis import APIS, Key
 from fencepost.wire.frame import MAX_ANSWER, framed, read_response_head, request_head
-from fencepost.wire.one_batch import OLDEST_VERSION, OneBatch
 
 Answered: TypeAlias = Callable[[int, memoryview], None]
 """Called with the version and the body of the answer."""
@@ -175,46 +174,6 @@ class BrokerConnection:
         else:
             self._link.write(parts)
 
-    # --- for a thread that holds the send thread's turn: `client/produce/direct.py` ---
-
-    @property
-    def is_idle(self) -> bool:
-        """True if nothing is in flight and `write_now` may be called."""
-        return self.state is ConnectionState.READY and not self._pending and not self._leaving and self._link.is_idle
-
-    def one_batch(self, acks: int, timeout_ms: int, topic: str, partition: int, newest: int) -> OneBatch | None:
-        """Return the form of requests with one batch for this partition; None if the server is too old."""
-        try:
-            version = self.version(Key.PRODUCE, newest)
-        except Unoffered:
-            return None
-        if version < OLDEST_VERSION:
-            return None
-        return OneBatch(version, self._client_id, acks, timeout_ms, topic, partition)
-
-    def write_now(self, form: OneBatch, records: Buffer, answered: Answered, lost: Lost, now: float) -> bool:
-        """Send a request at once, on the calling thread. Return False if `poll` has to write the rest."""
-        number = self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        data, link = form.request(number, records), self._link
-        deadline = now + self._request_timeout
-        self._pending.append(
-            Pending(number, Key.PRODUCE, form.version, deadline, link.queued, answered, lost, now, now)
-        )
-        return link.write_now(data)
-
-    def peek(self, form: OneBatch, answered: Answered) -> tuple[int, int] | None:
-        """Return base offset and append time if that is the answer, if it is the next one, and if it is here. It counts
-        as unanswered until `consume`."""
-        if len(self._pending) != 1 or self._pending[0].answered != answered:
-            return None
-        data = self._link.peek(form.answer_size)
-        return None if data is None else form.delivered(data, self._pending[0].correlation_id)
-
-    def consume(self, form: OneBatch, now: float) -> None:
-        """Count the answer of `peek` as read."""
-        self._link.consume(form.answer_size)
-        self.window.went_round(now - self._pending.popleft().since)
-
     def tell(self, key: int, version: int, body: Sequence[Buffer], gone: Callable[[], None], lost: Lost) -> None:
         """Send a request that the server does not answer. `gone` is called when its last byte has left, or else `lost`;
         neither from in here."""
@@ -277,11 +236,6 @@ class BrokerConnection:
             return
         self._link.close()
         self._end(error or Unreachable(f"the connection to {self.address} was closed"), tell=error is not None)
-
-    def abandon(self, error: FencepostError) -> None:
-        """Close it, when nobody knows how much of the last request has left."""
-        self._link.written = self._link.queued
-        self.close(error)
 
     # --- called by the link ---
 

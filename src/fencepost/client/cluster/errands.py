@@ -27,7 +27,7 @@ def _ignore(error: Exception) -> None:
 class Errands:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._calls: deque[tuple[Callable[[], object], Callable[[Exception], object] | None]] = deque()
+        self.calls: deque[tuple[Callable[[], object], Callable[[Exception], object] | None]] = deque()
         """What to call, and whom to tell if that raises; None: nobody, it is a bug."""
         self._over = False
         self._why = Closed("the producer is closed")
@@ -40,7 +40,7 @@ class Errands:
 
     def post(self, what: Callable[[], object], failed: Callable[[Exception], object] = _ignore) -> None:
         """Have the send thread run `what`, and call `failed` with what it raises. For all threads, without waiting."""
-        self._calls.append((what, failed))
+        self.calls.append((what, failed))
         self._wake()
         if self._over:  # perhaps it was added after the last turn
             self.close()
@@ -49,7 +49,7 @@ class Errands:
         """Run `work`, which may block, on a thread of its own. `then` is called on the send thread with its outcome."""
 
         def bring(outcome: T | FencepostError) -> None:
-            self._calls.append((lambda: then(outcome), None))
+            self.calls.append((lambda: then(outcome), None))
             self._wake()
 
         def run() -> None:
@@ -71,30 +71,27 @@ class Errands:
             else:
                 bring(_wrapped(error))
 
-    def run_due(self) -> bool:
-        """Run the calls that other threads asked for, at the beginning of the send thread's turn. Return whether there
-        were any."""
-        has_any = bool(self._calls)
-        while self._calls:
-            what, failed = self._calls.popleft()
+    def run_due(self) -> None:
+        """Run the calls that other threads asked for, at the beginning of the send thread's turn."""
+        while self.calls:
+            what, failed = self.calls.popleft()
             try:
                 what()
             except Exception as error:
                 if failed is None:
                     raise
                 failed(error)
-        return has_any
 
     def leave_to_parent(self, why: Closed) -> None:
         """In a forked child: fail every call from now on. Those that wait have their callers in the parent."""
-        self._calls.clear()
+        self.calls.clear()
         self._over, self._why = True, why
 
     def close(self) -> None:
         """Fail all waiting calls: the send thread has ended."""
         self._over = True
-        while self._calls:
-            _, failed = self._calls.popleft()
+        while self.calls:
+            _, failed = self.calls.popleft()
             if failed is not None:
                 failed(self._why.fresh())
 

@@ -86,6 +86,8 @@ class Metadata:
         self._backoff = backoff
         self._everything = everything
         self._wanted: dict[str, float] = {}  # topic → since when it is requested without success
+        self._unknown: set[str] = set()
+        """Those of them of which no partitions are known."""
         self._stale = False
         self._never_asked: set[str] = set()
         self._asking = False
@@ -99,10 +101,13 @@ class Metadata:
         if topic not in self._wanted:
             self._wanted[topic] = now
             self._never_asked.add(topic)
+            if not self.partition_count(topic):
+                self._unknown.add(topic)
 
     def forget(self, topic: str) -> None:
         self._wanted.pop(topic, None)
         self._never_asked.discard(topic)
+        self._unknown.discard(topic)
         self.topics.pop(topic, None)
 
     def distrust(self) -> None:
@@ -121,7 +126,9 @@ class Metadata:
         """Return when to ask next."""
         if self._asking:
             return float("inf")
-        if self._stale or self._never_asked or self._unknown_topics():
+        if self._never_asked:
+            return float("-inf")  # a new topic does not wait for the backoff of others
+        if self._stale or self._unknown:
             return self._not_before
         return max(self._not_before, self._updated + self._max_age)
 
@@ -187,6 +194,9 @@ class Metadata:
         self.topics[answer.name] = TopicMetadata(answer.name, getattr(answer, "topic_id", None), partitions, error)
         if partitions:
             self._wanted[answer.name] = now
+            self._unknown.discard(answer.name)
+        elif answer.name in self._wanted:
+            self._unknown.add(answer.name)
 
     @staticmethod
     def _partition(topic: TopicMetadata | None, index: int) -> PartitionMetadata | None:
@@ -218,9 +228,6 @@ class Metadata:
     def unknown_since(self, topic: str) -> float | None:
         """Return since when the topic is requested without success; None if it is known."""
         return None if self.partition_count(topic) else self._wanted.get(topic)
-
-    def _unknown_topics(self) -> bool:
-        return any(not self.partition_count(topic) for topic in self._wanted)
 
 
 def _index(partition: Any) -> int:

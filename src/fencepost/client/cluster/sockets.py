@@ -4,9 +4,6 @@ The send thread and the reader see a `Network`: they dial an address, write fram
 `poll` when frames arrive. Kafka's stream consists of length-prefixed frames only, also with TLS and SASL, so the link
 cuts it into frames (`wire/frame.py`).
 
-Another thread may wait for an answer in place of the polling one (`lend`). For that the sockets are in an epoll of
-their own, inside of the one that `poll` waits for: it takes one call to leave them out, and the polling thread sleeps
-on.
 """
 
 from __future__ import annotations
@@ -14,16 +11,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
-import os
-import select
 import selectors
 import socket
 import ssl
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from fencepost.client.cluster.addresses import Address
@@ -70,13 +63,6 @@ class Link(Protocol):
     def write_now(self, data: bytes) -> bool:
         """Write at once, on the calling thread. Return False if `poll` has to write the rest: wake it."""
 
-    def peek(self, most: int) -> bytes | None:
-        """Return what was received but not read, up to `most` bytes; None if it cannot be told. `poll` reads it, too,
-        unless `consume` is called."""
-
-    def consume(self, size: int) -> None:
-        """Take note that so many bytes of `peek` were dealt with."""
-
     def close(self) -> None: ...
 
 
@@ -85,27 +71,9 @@ class Network(Protocol):
     def before_work(self) -> None:
         """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
-        """Wait until something happens or the time is over, and call the handlers. `turn`, which the caller holds, is
-        released while it waits. Return whether a handler may have been called."""
-
-    lent: select.epoll | None
-    """Readable while a lent socket is; for event loops. It stays open as long as anybody refers to it. None: no other
-    thread can wait for the sockets in place of the one that polls."""
-    awaits_poke: bool
-    """Set by the thread that the sockets are lent to, before it makes itself known to who may `poke`: `poll` leaves the
-    pokes to it."""
-    lend: Callable[[], object]
-    """Leaves the sockets out of `poll` until `take_back`."""
-    take_back: Callable[[], object]
-    """Has `poll` wait for the sockets again."""
-
-    def wait(self, timeout: float | None) -> bool:
-        """On the thread that the sockets are lent to: wait until something is to be read, the time is over, or `poke`
-        is called. Return False if it was a poke, perhaps an old one."""
-
-    def poke(self) -> None:
-        """End a `wait`, from any thread."""
+    def poll(self, timeout: float | None) -> bool:
+        """Wait until something happens or the time is over, and call the handlers. Return whether a handler may have
+        been called."""
 
     def wake(self) -> None:
         """End a `poll`, from any thread. Costs next to nothing while the polling thread works."""
@@ -117,10 +85,6 @@ class Network(Protocol):
         parent, and so does what it owns."""
 
 
-def _do_nothing() -> None:
-    """Stand in for `lend` and `take_back` where there is no epoll."""
-
-
 class SocketNetwork:
     def __init__(self, security: Security = OPEN) -> None:
         self._tls = security.tls
@@ -130,29 +94,7 @@ class SocketNetwork:
         self._waker, self._wakened = socket.socketpair()
         self._waker.setblocking(False)
         self._wakened.setblocking(False)
-        self._outer: select.epoll | None = None
-        self._poked = -1
-        self.lent: select.epoll | None = None
-        self.awaits_poke = False
-        self.lend: Callable[[], object] = _do_nothing
-        self.take_back: Callable[[], object] = _do_nothing
-        if isinstance(self._selector, getattr(selectors, "EpollSelector", ())):
-            self._outer = select.epoll()
-            self._outer.register(self._wakened, select.EPOLLIN)
-            # The same epoll as the selector's, without its bookkeeping. It is not closed but let go of: an event loop
-            # or a thread that still uses it must not meet another file of the same number.
-            self.lent = select.epoll.fromfd(os.dup(self._selector.fileno()))
-            self._outer.register(self.lent, select.EPOLLIN)
-            self._poked = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            # A bare descriptor, which nothing closes when the network is garbage-collected.
-            self._close_poked = weakref.finalize(self, os.close, self._poked)
-            self._close_poked.atexit = False
-            self._selector.register(self._poked, selectors.EVENT_READ, None)
-            # Calls of C, which nothing can interrupt: a handler that raises must not leave the sockets out for ever.
-            self.lend = partial(self._outer.modify, self.lent, 0)
-            self.take_back = partial(self._outer.modify, self.lent, select.EPOLLIN)
-        else:
-            self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        self._selector.register(self._wakened, selectors.EVENT_READ, None)
         self._sleeping = False
         self._resolved: deque[tuple[SocketLink, Sequence[tuple[int, str, int]] | Exception]] = deque()
         self._unflushed: dict[SocketLink, None] = {}
@@ -185,73 +127,30 @@ class SocketNetwork:
     def before_work(self) -> None:
         self._sleeping = True
 
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
+    def poll(self, timeout: float | None) -> bool:
         has_news = False
         while self._resolved:
             link, found = self._resolved.popleft()
             link.resolved(found)
-            if link.socket is None:
-                has_news, timeout = True, 0  # its handler was just told that it failed
+            has_news |= link.socket is None  # its handler was just told that it failed
         for link in list(self._unflushed):
             link.flush()
-            if link.socket is None:
-                has_news, timeout = True, 0  # likewise: the write found that the server had closed it
+            has_news |= link.socket is None  # likewise: the write found that the server had closed it
         self._unflushed.clear()
-        if self._resolved:  # a lookup ended meanwhile
-            timeout = 0
-        if turn is None:
-            ready = self._select(timeout)
-        else:
-            turn.release()
-            try:
-                ready = self._select(timeout)
-            finally:
-                turn.acquire()
+        ready = self._selector.select(0 if has_news or self._resolved else timeout)  # a lookup may have ended meanwhile
         self._sleeping = False
         for key, events in ready:
-            link = key.data
-            if link is not None:
+            if key.data is not None:
                 has_news = True
-                link.ready(events)
-            elif self._outer is None:
-                self._drain_wakes()
-            elif not self.awaits_poke:  # a poke that came when the other thread had left
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._poked)
-        return has_news
-
-    def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self._outer is None:
-            return self._selector.select(timeout)
-        happened = self._outer.poll(timeout)
-        wakened, ready = self._wakened.fileno(), False
-        for descriptor, _ in happened:
-            if descriptor == wakened:
-                self._drain_wakes()
+                key.data.ready(events)
             else:
-                ready = True
-        return self._selector.select(0) if ready else []
+                self._drain_wakes()
+        return has_news
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while self._wakened.recv(4096):
                 pass
-
-    # --- another thread that waits ---
-
-    def wait(self, timeout: float | None) -> bool:
-        if (lent := self.lent) is None:
-            return True
-        happened = lent.poll(timeout, 1)
-        if not happened or happened[0][0] != self._poked:
-            return True
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._poked)
-        return False
-
-    def poke(self) -> None:
-        if self._outer is not None:
-            os.eventfd_write(self._poked, 1)
 
     def wake(self) -> None:
         if self._sleeping:
@@ -268,10 +167,6 @@ class SocketNetwork:
         self._close_own()
 
     def _close_own(self) -> None:
-        if self._outer is not None:
-            self._outer = self.lent = None
-            self.lend = self.take_back = _do_nothing
-            self._close_poked()
         self._selector.close()
         self._waker.close()
         self._wakened.close()
@@ -361,18 +256,6 @@ class SocketLink:
         self._out.append(memoryview(data)[sent:])
         self._network.flush_soon(self)
         return False
-
-    def peek(self, most: int) -> bytes | None:
-        if self.socket is None or self._tls is not None or self._frames.pending:
-            return None
-        try:
-            return self.socket.recv(most, socket.MSG_PEEK)
-        except OSError:  # also if there is nothing
-            return None
-
-    def consume(self, size: int) -> None:
-        assert self.socket is not None
-        self.socket.recv(size)
 
     def close(self) -> None:
         self._handler = None

@@ -11,11 +11,9 @@ sender.py                        one turn of the send thread, by these parts:
     dispatch.py                  carries out what the schedule decides (`core/producers/schedule.py`)
     requests.py                  Produce requests and their answers
     settling.py                  batches are delivered or fail, and expire
-    enlisting.py, lanes.py       the caller's transactions; an owner's transactions on Apache Kafka
+    transaction.py, lanes.py     the caller's transactions; an owner's transactions on Apache Kafka
+    doubt.py                     reads the log to settle batches in doubt
     reporting.py, rare_lines.py  collects the stats; log lines that would come too often
-direct.py                        a single record's way around the send thread
-lookback.py, aftermath.py        read the log to settle batches in doubt
 ids.py, ids_topic.py             saved ids, and the topic for what they do not name
 resume.py                        resuming: open each partition before its first record
-transaction.py                   a transaction as the caller's thread sees it
 """

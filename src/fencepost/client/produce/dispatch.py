@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.client.cluster.connection import BrokerConnection
 from fencepost.client.cluster.metadata import NO_LEADER
-from fencepost.client.produce.enlisting import Enlisting
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.requests import REQUESTS_IN_FLIGHT, ProduceRequest, ProduceRequests, Requests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.client.produce.transaction import OpenTransactions
 from fencepost.core.producers import schedule as rules
 from fencepost.core.producers.inflight import Flight, Sent
 from fencepost.core.producers.pid import Identity, PidState
@@ -37,7 +37,7 @@ class Dispatch:
         self,
         state: SendState,
         settling: Settling,
-        enlisting: Enlisting,
+        transactions: OpenTransactions,
         requests: ProduceRequests,
         resumption: Resumption | None,
     ) -> None:
@@ -47,7 +47,7 @@ class Dispatch:
         self._schedule = state.schedule
         self._metadata = state.metadata
         self._settling = settling
-        self._enlisting = enlisting
+        self._transactions = transactions
         self._requests = requests
         self._resumption = resumption
         self.may_go_aside = self._options.idempotent and self._options.acks != "none"
@@ -66,7 +66,8 @@ class Dispatch:
         schedule = self._schedule
         self._turn += 1
         schedule.looks_back = self._state.transaction is None
-        schedule.hurry(self._queues.in_a_hurry)
+        if self._queues.in_a_hurry is not schedule.is_hurried:
+            schedule.hurry(self._queues.in_a_hurry)
         self._tell_what_happened()
         looks_at = now + self._options.linger if self._options.linger and schedule.are_many else float("inf")
         self._state.due(looks_at, now)
@@ -77,15 +78,16 @@ class Dispatch:
             if not schedule.has_changes:
                 break
         self.is_crowded = False
-        is_resting, sent, took = schedule.is_resting(now), 0, 0.0
-        for line in schedule.lines():
-            count, seconds = self._send_to_leader(line, now, is_resting=is_resting)
-            sent += count
-            took += seconds
-        if sent:
-            schedule.rest(sent, took, self._state.now())
+        if lines := schedule.lines():
+            is_resting, sent, took = schedule.is_resting(now), 0, 0.0
+            for line in lines:
+                count, seconds = self._send_to_leader(line, now, is_resting=is_resting)
+                sent += count
+                took += seconds
+            if sent:
+                schedule.rest(sent, took, self._state.now())
         if self._state.transaction is not None:
-            self._enlisting.enlist(self._state.transaction)
+            self._transactions.enlist(self._state.transaction)
         if self._resumption is not None and self._resumption.is_on:
             self._resumption.go_on(now)
 
@@ -213,16 +215,6 @@ class Dispatch:
             self._schedule.changed(self._queues.designate(batch, partition))
         self._schedule.stuck(queue, Until.NEWS)  # no partition can, or each has got a batch
 
-    def designate_one(self, queue: PartitionQueue, now: float) -> PartitionQueue | None:
-        """Give the open batch of an undesignated queue to a partition, and return that one's queue; None if no
-        partition could send it now."""
-        if self._schedule.decide(queue, now).action is not Action.SEND:
-            return None  # the send thread fails it, and runs its callbacks
-        self._turn += 1
-        batch = queue.open
-        self._designate(queue, now)
-        return batch.queue if batch is not None and batch.queue is not queue else None
-
     def _could_send(self, queue: PartitionQueue, partition: int, now: float) -> bool:
         if self._state.brokers.of_node(self._metadata.leader(queue.topic.name, partition)) is None:
             return False
@@ -347,7 +339,7 @@ class Dispatch:
         state = self._state
         has_identity = state.is_in_lanes or state.ready_identity is not None
         if state.steps is not None:
-            if not self._enlisting.may_write(queue, is_new, now):
+            if not self._transactions.may_write(queue, is_new, now):
                 return Until.NEWS if has_identity else Until.IDENTITY
         elif is_new and not has_identity and self._options.idempotent and (flight is None or flight.identity is None):
             return Until.IDENTITY

@@ -8,19 +8,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fencepost.client.produce.ticket import Delivered, Settlement, Ticket, Unplaced
 from fencepost.core.producers.inflight import Flight
 from fencepost.errors import FencepostError, NotOwned, SendFailed
 from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Payload, Slot
 from fencepost.types import Milliseconds, TopicPartition
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from fencepost.client.produce.direct import DirectRequest
 
 UNDESIGNATED: Final = -1
 """The index of a topic's queue of records that may go to any partition."""
@@ -46,7 +40,6 @@ class ProducerBatch(Settlement):
         "opened",
         "parts",
         "queue",
-        "request",
         "roams",
         "whole",
     )
@@ -68,24 +61,11 @@ class ProducerBatch(Settlement):
         """The batches it was split into, if it was too large or partly in the log. They answer its tickets."""
         self.whole: ProducerBatch | None = None
         """The batch that this one is a part of."""
-        self.request: DirectRequest | None = None
-        """The request that its caller's thread has sent it in."""
 
     def wait(self, timeout: float | None) -> bool:
         if not self.settled and timeout != 0:
             self.queue.topic.before_waiting()
-        if self.request is not None and not self.settled:
-            began = monotonic() if timeout is not None else 0.0
-            self.request.way.read(self, timeout)
-            if timeout is not None:
-                timeout = max(0.0, timeout - (monotonic() - began))
         return self.settled or super().wait(timeout)
-
-    def hurry(self, future: asyncio.Future[Delivered] | None = None) -> None:
-        if self.request is None or self.settled:
-            return
-        if future is None or not self.request.way.read_on(self, future):
-            self.request.way.hand_over()
 
     @property
     def topic_name(self) -> str:  # type: ignore[override]

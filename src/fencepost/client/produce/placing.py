@@ -64,8 +64,6 @@ class Placing:
         self._queues.waiting_room.drop_if_done(topic)
 
     def refresh_metadata(self, now: float) -> None:
-        if not self._metadata.due(now):
-            return
         fields = question(self._metadata.wanted(), create=self._options.allow_topic_creation)
         try:
             if self._brokers.ask_any(Key.METADATA, fields, self._metadata_answered, self._metadata_lost) is not None:

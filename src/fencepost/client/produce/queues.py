@@ -91,11 +91,6 @@ def _of_later_records(error: FencepostError) -> FencepostError:
     return later
 
 
-def _leave_it(queue: PartitionQueue) -> bool:
-    """Leave it to the send thread."""
-    return False
-
-
 class Queues:
     """All queues of one producer, and the memory they share."""
 
@@ -122,12 +117,12 @@ class Queues:
         self.settling = threading.RLock()
         """Guards tickets and the list of failures; held only for moments. Reentrant like the other one."""
         self.before_waiting: Callable[[], object] = bool
-        """Called before a caller waits, in case that it is a signal handler (`direct.py`)."""
+        """Called before a caller waits, in case that it is a signal handler."""
         self.unsettled: dict[Settlement, None] = {}
         """All batches, and what stands in for one, that are not settled."""
         self.changed: dict[PartitionQueue, None] = {}
         """Queues that have got a batch since the last turn."""
-        self._looks_at = float("inf")
+        self.looks_at = float("inf")
         """The next turn comes by then at the latest; the send thread need not be woken for a batch that is not ready
         before."""
         self.needs_partitions = needs_partitions
@@ -160,9 +155,6 @@ class Queues:
         self._refusal: FencepostError | None = None
         """The same, as it concerns records that are sent from now on."""
         self.on_fenced: Callable[[Fenced], None] = _ignore
-        self.send_now: Callable[[PartitionQueue], bool] = _leave_it
-        """Send what the queue holds at once, on the caller's thread, and return True; or return False, and change
-        nothing (`direct.py`)."""
         self._paused: FencepostError | None = None
 
     def new_intake(self, slowly: Callable[..., Ticket]) -> Intake:
@@ -223,7 +215,7 @@ class Queues:
                 if before is not None:
                     self._wake()
                     give_way()
-                elif not queue.sealed and not self.send_now(queue) and self.needs_wake_up(opened):
+                elif self.needs_wake_up(opened):
                     self._wake()
                 self._unannounced.pop(opened, None)
         except BaseException:  # perhaps a signal handler's, after the record was accepted
@@ -239,7 +231,7 @@ class Queues:
 
     def needs_wake_up(self, opened: Settlement) -> bool:
         """Return whether the send thread has to be woken for a batch that was just opened."""
-        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self._looks_at
+        return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self.looks_at
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
         """Return the queue that must have room; None if it is not known before the record is placed."""
@@ -458,13 +450,9 @@ class Queues:
         """Tell the schedule which queues have got a batch. The next turn comes at `looks_at` at the latest, so that the
         send thread need not be woken for batches that are ready later."""
         with self.lock:
-            self._looks_at = looks_at
+            self.looks_at = looks_at
             changed, self.changed = self.changed, {}
         self.schedule.records_came(changed)
-
-    def sleeps_until(self, moment: float) -> None:
-        """Take note of when the next turn comes by itself."""
-        self._looks_at = moment
 
     def topics_to_place(self) -> list[TopicQueues]:
         with self.lock:
@@ -490,40 +478,6 @@ class Queues:
                     return None
                 self._seal(queue)
             return queue.take()
-
-    def take_only(self, queue: PartitionQueue, most: int) -> ProducerBatch | None:
-        """Take the batch of the queue if it has only one, of at most `most` bytes."""
-        with self.lock:
-            if (queue.open is not None) + len(queue.sealed) != 1:
-                return None
-            if queue.open is not None:
-                if queue.builder is None or queue.builder.size > most:
-                    return None
-                self._seal(queue)
-            return queue.take() if queue.sealed[0].charged <= most else None
-
-    def put_back_lost(self, topic: TopicQueues) -> None:
-        """Put those of the topic's batches back into their queues that are nowhere: their thread was interrupted."""
-        with self.lock:
-            for batch in self.unsettled:
-                if not isinstance(batch, ProducerBatch) or batch.queue.topic is not topic or batch.settled:
-                    continue
-                queue, builder = batch.queue, batch.builder
-                in_flight = any(sent.batch is batch for sent in queue.flight or ())
-                if in_flight or batch.parts is not None or batch is queue.open or batch in queue.sealed:
-                    continue
-                if builder is None:
-                    continue  # it was sent, and a lost owner looks for it in the log
-                batch.count, batch.charged = builder.count, builder.size
-                if batch.roams:
-                    batch.roams = False
-                    topic.roaming -= 1
-                self.add(queue, batch, 0)
-
-    def is_unsettled(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch still holds memory."""
-        with self.lock:
-            return batch in self.unsettled
 
     def withdraw(self, queue: PartitionQueue, batch: ProducerBatch) -> bool:
         """Take this batch out of its queue. Return False if it is not there."""
@@ -757,8 +711,10 @@ class Queues:
         assert batch is not None
         assert builder is not None
         batch.builder = builder
-        queue.end()  # from here on nothing is appended
-        batch.count = builder.count
-        batch.charged = builder.size
-        queue.last_size = min(builder.size + RECORD_OVERHEAD, self._options.batch_size)
-        queue.add(batch)
+        try:
+            queue.end()  # from here on nothing is appended
+        finally:  # even if a signal handler raises here: the batch must be in exactly one list
+            batch.count = builder.count
+            batch.charged = builder.size
+            queue.last_size = min(builder.size + RECORD_OVERHEAD, self._options.batch_size)
+            queue.add(batch)

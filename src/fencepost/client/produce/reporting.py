@@ -24,9 +24,7 @@ class Reporting:
     def report(self, now: float) -> None:
         """Call `on_stats` when it is due."""
         hook = self._options.on_stats
-        if hook is None:
-            return
-        if now >= self._next:
+        if hook is not None and now >= self._next:
             self._next = now + self._options.stats_interval
             try:
                 hook(self.look())

@@ -10,8 +10,8 @@ import logging
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.client.cluster.connection import BrokerConnection, Overdue
+from fencepost.client.produce.doubt import LookBack
 from fencepost.client.produce.lanes import Acknowledged
-from fencepost.client.produce.lookback import LookBack
 from fencepost.client.produce.options import ACKS
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.settling import Settling
@@ -108,19 +108,6 @@ class ProduceRequests:
             batch.builder = None
         return batch.encoded
 
-    def encoded_copy(self, sent: Sent[ProducerBatch]) -> memoryview:
-        """Return the same of a batch that was never encoded, and keep its builder until the batch is settled: whoever
-        calls this may be interrupted at any point, and then it is encoded again."""
-        batch, options = sent.batch, self._options
-        assert batch.builder is not None
-        pid, epoch, base_sequence = sent.stamp
-        batch.encoded = memoryview(
-            batch.builder.build(
-                options.codec, options.compression_level, pid=pid, epoch=epoch, base_sequence=base_sequence
-            )
-        )
-        return batch.encoded
-
     def send(self, request: ProduceRequest) -> None:
         """Send the request. The batches must be encoded."""
         by_topic: dict[str, list[hot.ProducePartition]] = {}
@@ -173,12 +160,9 @@ class ProduceRequests:
         """Take note that nothing of the request is in flight on a side connection any more."""
         if request.connection.is_side:
             for queue, _ in request.batches:
-                self.back(queue, request.connection)
-
-    def back(self, queue: PartitionQueue, connection: BrokerConnection) -> None:
-        if self._schedule.elsewhere.get(queue) is connection:
-            del self._schedule.elsewhere[queue]
-            self._schedule.changed(queue)
+                if self._schedule.elsewhere.get(queue) is request.connection:
+                    del self._schedule.elsewhere[queue]
+                    self._schedule.changed(queue)
 
     def _gone(self, request: ProduceRequest) -> None:
         """Settle batches that were written to the socket with acks="none": no answer will come."""

@@ -18,12 +18,11 @@ They have the send thread do everything else, by `Sender.call`.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
@@ -33,10 +32,8 @@ from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.owner_connection import OwnerConnection, PendingClaim
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
-from fencepost.client.produce.aftermath import Aftermath
-from fencepost.client.produce.direct import DirectWay
 from fencepost.client.produce.dispatch import Dispatch
-from fencepost.client.produce.enlisting import Enlisting
+from fencepost.client.produce.doubt import Aftermath
 from fencepost.client.produce.identity import IdentityRequests
 from fencepost.client.produce.ids import ProducerIds
 from fencepost.client.produce.lanes import WriteId
@@ -48,13 +45,14 @@ from fencepost.client.produce.reporting import Reporting
 from fencepost.client.produce.requests import ProduceRequests
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.client.produce.transaction import OpenTransactions
 from fencepost.client.transactions.coordinator import Steps, Transactional
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.core.producers.enlist import Enlisted
-from fencepost.core.producers.pid import Identity
+from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.schedule import Until
 from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
@@ -65,6 +63,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("fencepost.producer")
 
 T = TypeVar("T")
+
+NEVER: Final = float("inf")
 
 
 class Sender:
@@ -104,15 +104,9 @@ class Sender:
                 settings, options.name, ids, steps, state, settling, self._identity, clock.now_ms
             )
         self._placing = Placing(state, settling)
-        self.transactions = Enlisting(state, settling, self._resumption)
+        self.transactions = OpenTransactions(state, settling, self._resumption)
         self._requests = requests = ProduceRequests(state, settling)
         self.dispatch = Dispatch(state, settling, self.transactions, requests, self._resumption)
-        self._turn = threading.RLock()
-        """Held while the state of the send thread is used: by itself, except while it waits for the network, or by a
-        caller's thread on the direct way."""
-        self.direct = DirectWay(state, settling, self.dispatch, requests, network, self._turn, self._resumption)
-        if ids is None and options.linger == 0 and options.acks != "none":
-            self.queues.send_now = self.direct.send
         self.queues.before_waiting = self._before_waiting
         self.reporting = Reporting(state)
         self._aftermath: Aftermath | None = None
@@ -134,7 +128,7 @@ class Sender:
             at_the_end.callback(self.owner.close)
             at_the_end.callback(self.close)
             try:
-                while not self._stopping and not self._has_finished():
+                while not self._stopping and (self._finish_by is None or not self._has_finished(self._finish_by)):
                     self.run_once()
             except Exception as error:
                 log.exception("the send thread ends")
@@ -144,58 +138,65 @@ class Sender:
 
     def run_once(self, timeout: float | None = None) -> None:
         """Take one turn. Wait for the network until something is due, at most `timeout` seconds."""
-        with self._turn:
-            self._take_turn(timeout)
-
-    def _take_turn(self, timeout: float | None) -> None:
         state = self.state
         self._network.before_work()
-        self.direct.recover()
         now = state.now()
-        state.next_due = float("inf")
-        self.direct.look(now)
-        if self._errands.run_due():
+        state.next_due = NEVER
+        if self._errands.calls:
+            self._errands.run_due()
             state.schedule.happened(Until.NEWS)
-        self.settling.sweep()
+        if self.settling.is_to_sweep:
+            self.settling.sweep()
         state.due(self.owner.turn(now), now)
-        self._end_lanes_with_lease(now)
-        self._settle_doubtful(now)
-        self._placing.place(now)
-        self._placing.refresh_metadata(now)
-        if self._options.idempotent:
-            self._identity.ask_if_due(now)
-        self.settling.expire_uncommitted(now)
+        if self._aftermath is not None:
+            self._settle_doubtful(self._aftermath, now)
+        if self.queues.waiting_room.topics:
+            self._placing.place(now)
+        if state.lanes is not None:
+            self._end_lanes_with_lease(now)
+            self.settling.expire_uncommitted(state.lanes, now)
+        if state.steps is not None:
+            self._identity.ask_if_due(now)  # before anything is written: the name may be about to be forgotten
         self.dispatch.dispatch(now)
-        self.transactions.end_in_lanes(now)
-        self._placing.refresh_metadata(now)  # dispatching may have met a partition without a leader
-        if self._options.idempotent:
-            self._identity.ask_if_due(now)  # and one that needs the next epoch
-        self.reporting.report(now)
-        if self._network.poll(self._patience(now, timeout), self._turn):
+        if state.lanes is not None:
+            self.transactions.end_in_lanes(state.lanes, now)
+        if self._metadata.ask_at() <= now:
+            self._placing.refresh_metadata(now)
+        if self._options.idempotent and state.identity.state is PidState.NONE:
+            self._identity.ask_if_due(now)
+        if self._options.on_stats is not None:
+            self.reporting.report(now)
+        if self._network.poll(self._patience(now, timeout)):
             state.schedule.happened(Until.NEWS)
-        state.wakes_at = float("-inf")  # it is awake
-        self.brokers.check_deadlines(state.now())
+        if (now := state.now()) >= self.brokers.due:
+            self.brokers.check_deadlines(now)
 
     def _patience(self, now: float, timeout: float | None) -> float | None:
-        state = self.state
-        if self._stopping or self.settling.is_to_sweep or state.schedule.has_changes:
+        """Return how long to wait for the network, in seconds; None: as long as nothing happens."""
+        state, schedule = self.state, self.state.schedule
+        moment = self.brokers.next_moment(now)  # also if it is overdue
+        if self._stopping or self.settling.is_to_sweep or schedule.has_changes:
             return 0.0
-        state.due(self._finish_by, now)
-        state.due(self._metadata.ask_at(), now)
-        state.due(state.identity.ask_at, now)
-        state.due(state.schedule.next_moment(now), now)
-        moment = state.wakes_at = min(state.next_due, self.brokers.next_moment(now))
-        self.queues.sleeps_until(moment)
-        patience = None if moment == float("inf") else max(0.0, moment - state.now())
-        if timeout is None:
-            return patience
-        return timeout if patience is None else min(timeout, patience)
+        # What is due already waits for something else, a connection for example.
+        for due in (
+            state.next_due,
+            schedule.next_moment(now),
+            self._metadata.ask_at(),
+            state.identity.ask_at,
+            self._finish_by,
+        ):
+            if due is not None and now < due < moment:
+                moment = due
+        self.queues.looks_at = moment
+        if moment == NEVER:
+            return timeout
+        patience = max(0.0, moment - state.now())
+        return patience if timeout is None else min(timeout, patience)
 
     def _before_waiting(self) -> None:
         """On a caller's thread: raise if the wait for a ticket could never end, and let the send thread read."""
         self.queues.check_thread("result()")
         self.queues.check_interrupted()
-        self.direct.give_back()
         self.queues.announce()
 
     def _kept_out(self, address: Address | None, error: FencepostError) -> None:
@@ -220,13 +221,11 @@ class Sender:
         self.queues.hurry()
         self._network.wake()
 
-    def _has_finished(self) -> bool:
-        if self._finish_by is None:
-            return False
+    def _has_finished(self, finish_by: float) -> bool:
         if not self._is_finishing:
             self._is_finishing = True
             self.queues.hurry()
-        if not self.queues.is_empty and self.state.now() < self._finish_by:
+        if not self.queues.is_empty and self.state.now() < finish_by:
             return False
         self.left_over = self.undelivered()
         return True
@@ -253,7 +252,6 @@ class Sender:
 
     def close(self) -> None:
         """Close the sockets; called by the send thread if there is one."""
-        self.direct.close()
         self.brokers.close()
         self._network.close()
 
@@ -276,7 +274,6 @@ class Sender:
         """From any other thread: have the send thread call `what`, and return its result."""
         self.queues.check_thread("this call")
         self.queues.check_interrupted()
-        self.direct.give_back()
         return self._errands.call(what)
 
     def flush(self) -> None:
@@ -396,7 +393,7 @@ class Sender:
 
     def _end_lanes_with_lease(self, now: float) -> None:
         """On Apache Kafka no connection ends with the lease, so the producer ends itself."""
-        if self.writes_in_lanes and self.broken is None:
+        if self.broken is None:
             if self.lease.is_over(now):
                 self.settling.lose(lease_over((), self.lease.session))
             else:
@@ -422,10 +419,9 @@ class Sender:
             found=lambda sent, offset: settling.deliver(sent.batch, offset, -1),
             missing=lambda sent, known: settling.fail_with(sent.batch, cause, known),
         )
-        self._settle_doubtful(self.state.now())
+        self._settle_doubtful(self._aftermath, self.state.now())
 
-    def _settle_doubtful(self, now: float) -> None:
-        if self._aftermath is not None:
-            self.state.due(self._aftermath.turn(now), now)
-            if self._aftermath.is_over:
-                self._aftermath = None
+    def _settle_doubtful(self, aftermath: Aftermath, now: float) -> None:
+        self.state.due(aftermath.turn(now), now)
+        if aftermath.is_over:
+            self._aftermath = None

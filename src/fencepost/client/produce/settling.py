@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.produce.lanes import Acknowledged
+from fencepost.client.produce.lanes import Acknowledged, WriteLanes
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch, TopicQueues
 from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import Failures, Settlement
@@ -155,9 +155,9 @@ class Settling:
                 what = "not sent" if queue.topic.partition_count else "no answer about the topic"
                 self.fail(batch, self._batch_expired(what, batch, "no"))
 
-    def expire_uncommitted(self, now: float) -> None:
+    def expire_uncommitted(self, lanes: WriteLanes, now: float) -> None:
         """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""
-        for lane in self._state.lanes.lanes if self._state.lanes is not None else ():
+        for lane in lanes.lanes:
             for batch, persisted in lane.take_overdue(now):
                 error = self._batch_expired("not committed", batch, persisted)
                 self.fail(batch, error, restart_lane=persisted == "no")
@@ -226,8 +226,6 @@ class Settling:
 
     def sweep(self) -> None:
         """At the beginning of a turn: fail what the failures of the last turn take with them."""
-        if not self.is_to_sweep:
-            return
         self.is_to_sweep = False
         if self._state.transaction is not None:
             if self._state.transaction.error is not None:

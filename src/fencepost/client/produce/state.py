@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
 
 
 class SendState:
-    """Only the send thread reads and changes it, or who has its turn (`direct.py`). Two fields are made for other
+    """Only the send thread reads and changes it. Two fields are made for other
     threads too: `queues`, which has a lock, and `identity_settled`."""
 
     def __init__(
@@ -62,9 +62,6 @@ class SendState:
         self.now_ms = clock.now_ms
         self.next_due = float("inf")
         """The first moment at which a part has something to do; reset in every turn."""
-        self.wakes_at = float("-inf")
-        """When the send thread's sleep ends by itself."""
-
         self.lines = RareLines()
         self.identity = ProducerIdentity(named=steps is not None)
         self.identity_settled = Flag()
@@ -80,7 +77,7 @@ class SendState:
         self.name = options.name
         """The transactional id: the given name, or an owner's write id."""
         self.transaction: Enlisted | None = None
-        """The caller's open transaction. `Enlisting` begins and ends it."""
+        """The caller's open transaction. `OpenTransactions` begins and ends it."""
         self.lanes: WriteLanes | None = None
         """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""
         self.refusals: dict[TopicPartition, Refusal] = {}

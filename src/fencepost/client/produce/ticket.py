@@ -71,7 +71,6 @@ class Settlement:
         "append_time",
         "base_offset",
         "error",
-        "poke",
         "settled",
     )
 
@@ -84,8 +83,6 @@ class Settlement:
         self._futures: Futures | None = None
         self._seen: set[int] | None = None
         self.settled = False
-        self.poke: Callable[[], None] | None = None
-        """Called when it is settled, for a thread that waits elsewhere. Set it before the last look at `settled`."""
         self.error: FencepostError | None = None
         self.base_offset = UNKNOWN_OFFSET
         self.append_time = NO_TIMESTAMP
@@ -100,28 +97,6 @@ class Settlement:
         self.append_time = append_time
         self._settle()
 
-    def deliver_quietly(self, base_offset: int, append_time: Milliseconds) -> bool:
-        """Deliver on a thread that must not run callbacks, and return True; or do nothing if there are any."""
-        with self._lock:
-            if self._callbacks:
-                return False
-            self.base_offset = base_offset
-            self.append_time = append_time
-            self.settled = True  # from here on, nobody is added
-        self.tell()
-        return True
-
-    def tell(self) -> None:
-        """Tell everybody who waits, after `deliver_quietly`. It can be repeated, if a signal handler has ended it."""
-        for each in tuple(self._waiting or ()):
-            if each.locked():
-                each.release()
-        if (poke := self.poke) is not None:
-            poke()
-        for loop, waiting in (self._futures or {}).items():
-            _tell(loop, waiting)
-        self._waiting = self._futures = self.poke = None
-
     def fail(self, error: FencepostError) -> None:
         self.error = error
         self._settle()
@@ -130,7 +105,7 @@ class Settlement:
         """In a forked child: fail a pending batch, quietly. Those who wait for it, or want to be called, are in the
         parent."""
         if not self.settled:
-            self._waiting = self._callbacks = self._futures = self.poke = None
+            self._waiting = self._callbacks = self._futures = None
             self.error = SendFailed(
                 "only the parent process learns the outcome, and this one was forked from it",
                 persisted="unknown",
@@ -184,12 +159,8 @@ class Settlement:
         """Return the last connection error, for a message about a timeout; usually empty."""
         return ""
 
-    def hurry(self, future: asyncio.Future[Delivered] | None = None) -> None:
-        """Take note that somebody asks for the outcome without blocking: by this future, if one is given."""
-
     def call_back(self, callback: Callback, ticket: Ticket) -> bool:
         """Register a callback. Return False if already settled: the caller then calls it."""
-        self.hurry()
         with self._lock:
             if self.settled:
                 return False
@@ -206,19 +177,16 @@ class Settlement:
             if self._futures is None:
                 self._futures = {}
             self._futures.setdefault(future.get_loop(), []).append((future, ticket))
-        self.hurry(future)
         return True
 
     def _close(self) -> tuple[Callbacks, Futures]:
         """Mark as settled, wake waiting threads, and return whom to notify."""
         with self._lock:
             self.settled = True
-            waiting, poke, callbacks, futures = self._waiting, self.poke, self._callbacks, self._futures
-            self._waiting = self.poke = self._callbacks = self._futures = None
+            waiting, callbacks, futures = self._waiting, self._callbacks, self._futures
+            self._waiting = self._callbacks = self._futures = None
         for each in waiting or ():
             each.release()
-        if poke is not None:
-            poke()
         return callbacks or [], futures or {}
 
     def _settle(self) -> None:
@@ -281,10 +249,7 @@ class Ticket(Place):
     settlement: Settlement
 
     def done(self) -> bool:
-        settlement = self.settlement
-        if not settlement.settled:
-            settlement.hurry()
-        return settlement.settled and not isinstance(settlement, Unplaced)
+        return self.settlement.settled and not isinstance(self.settlement, Unplaced)
 
     def result(self, timeout: float | None = None) -> Delivered:
         """Wait for the answer. Return the record's place, or raise the error, which says whether it is persisted."""

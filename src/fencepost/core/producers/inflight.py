@@ -425,10 +425,6 @@ class Flight(Generic[BatchT]):
             if stamp is not NO_STAMP:
                 stamp = stamp._replace(sequence=sequence.advance(stamp.sequence, count))
 
-    def recount(self) -> None:
-        """Count the batches in flight again, after a call was interrupted half-way."""
-        self._in_flight = sum(sent.in_flight for sent in self._sent)
-
     def _remove(self, sent: Sent[BatchT]) -> None:
         self._sent.remove(sent)
         if not self._sent:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import select
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -128,10 +126,7 @@ class OneLink:
     def __init__(self) -> None:
         self.requests: list[bytes] = []
         self.is_open = True
-        self.is_idle = self.awaits_poke = False
-        self.lent: select.epoll | None = None
-        self.lend: Callable[[], object] = lambda: None
-        self.take_back: Callable[[], object] = lambda: None
+        self.is_idle = False
 
     def dial(self, address: Address, handler: Handler) -> OneLink:
         return self
@@ -149,18 +144,12 @@ class OneLink:
         connection.frame(memoryview(response_head(head.key, head.version, head.correlation_id) + body))
 
     def before_work(self) -> None: ...
-    def poll(self, timeout: float | None, turn: threading.RLock | None = None) -> bool:
+    def poll(self, timeout: float | None) -> bool:
         return False
 
-    def wait(self, timeout: float | None) -> bool:
-        return True
-
-    def poke(self) -> None: ...
     def write_now(self, data: bytes) -> bool:
         return False
 
-    def peek(self, most: int) -> bytes | None: ...
-    def consume(self, size: int) -> None: ...
     def wake(self) -> None: ...
     def forget_sockets(self) -> None: ...
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 import threading
 from typing import Any
 
@@ -44,13 +43,13 @@ def test_a_write_that_finds_the_connection_ended_does_not_wait_for_anything_else
         accepted, _ = listener.accept()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ended with a reset
     accepted.close()
-    select = network._select
+    select = network._selector.select
 
-    def note_and_select(timeout: float | None) -> Any:
+    def note_and_select(timeout: float | None = None) -> Any:
         waits.append(timeout)
         return select(0)
 
-    network._select = note_and_select  # type: ignore[method-assign]
+    network._selector.select = note_and_select  # type: ignore[method-assign]
     link.write([b"is anybody there?"])
     network.poll(30)
     assert isinstance(told.lost_by, FencepostError)
@@ -74,35 +73,3 @@ def test_dialling_from_another_thread_ends_the_wait_of_the_one_that_polls() -> N
         polling.join(25)  # less than it would wait otherwise
         assert told.open
     network.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only epoll can be lent")
-def test_a_poke_is_left_to_the_thread_that_awaits_it() -> None:
-    network = SocketNetwork()
-    assert network.lent is not None
-    network.awaits_poke = True
-    network.lend()
-    network.poke()
-    for is_lent in (True, False):
-        network.before_work()
-        network.wake()
-        network.poll(0)  # as a record of another thread makes it
-        assert network.lent.poll(0), "otherwise it would wait for ever"
-        if is_lent:
-            network.take_back()
-    assert not network.wait(0)
-    assert network.wait(0), "the time is over: it was poked once"
-    network.poke()
-    network.awaits_poke = False
-    network.poll(0)
-    assert not network.lent.poll(0), "nobody awaits it"
-    network.close()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only epoll can be lent")
-def test_sockets_are_taken_back_from_a_network_that_is_just_closed() -> None:
-    network = SocketNetwork()
-    lend, take_back = network.lend, network.take_back
-    network.close()
-    lend()
-    take_back()

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fencepost.client.produce.partition_queue import ProducerBatch
+from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.queues import RECORDS_BEFORE_GIVING_WAY
 from fencepost.client.produce.table import BulkTicket, send_table
-from fencepost.client.produce.ticket import Settlement, Ticket, Unseen
+from fencepost.client.produce.ticket import Ticket, Unseen
 from fencepost.errors import (
     BufferFull,
     ConfigError,
@@ -26,7 +26,6 @@ from fencepost.errors import (
     SendFailed,
     TimedOut,
 )
-from fencepost.types import NO_TIMESTAMP
 from tests.support.scripted import Api, ErrorAnswer, Fate
 from tests.support.stepped_producer import SteppedProducer, cluster
 
@@ -668,26 +667,31 @@ def test_a_table_for_a_new_topic_can_be_awaited() -> None:
     assert asyncio.run(main()) == 2
 
 
-def test_who_delivers_quietly_tells_the_thread_that_waits_for_the_sockets() -> None:
-    settlement, told = Settlement(threading.RLock()), list[str]()
-    settlement.poke = lambda: told.append("poked")
-    assert settlement.deliver_quietly(5, NO_TIMESTAMP)
-    assert told == ["poked"]
-    settlement.tell()
-    assert told == ["poked"], "once is enough"
-
-
-def test_a_batch_that_is_looked_for_in_the_log_is_not_put_back() -> None:
-    producer = SteppedProducer(cluster(t=1))
+def test_a_batch_whose_closing_is_interrupted_is_in_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler raises in the `send` that has found the batch full. Its records were accepted (IDEM-1)."""
+    producer = SteppedProducer(cluster(t=1), batch_size=1000, linger=1.0)
     producer.send("t", b"first", partition=0)
     producer.settle()
-    ticket = producer.send_alone("t", b"v", partition=0)
-    assert isinstance(ticket.settlement, ProducerBatch)
-    queue = ticket.settlement.queue
-    assert queue.flight
-    queue.flight.give_up_all()  # as when an owner loses its connection
-    producer.sender.queues.put_back_lost(queue.topic)
-    assert not queue.sealed
+    kept: list[Ticket] = []
+    end = PartitionQueue.end
+
+    def end_and_raise(queue: PartitionQueue) -> None:
+        end(queue)
+        raise KeyboardInterrupt
+
+    def fill_a_batch() -> None:
+        while True:
+            ticket = producer.send("t", b"v" * 100, partition=0)
+            kept.append(ticket)
+
+    monkeypatch.setattr(PartitionQueue, "end", end_and_raise)
+    with pytest.raises(KeyboardInterrupt):
+        fill_a_batch()
+    monkeypatch.undo()
+    last = producer.send("t", b"last", partition=0)
+    producer.settle()
+    assert producer.cluster.values("t", 0) == [b"first", *[b"v" * 100] * len(kept), b"last"]
+    assert [ticket.result(0).offset for ticket in [*kept, last]] == list(range(1, len(kept) + 2))
 
 
 def test_a_flush_with_nothing_to_settle_does_not_wake_the_send_thread() -> None:

@@ -564,11 +564,10 @@ def test_what_are_no_ids_is_refused(text: str) -> None:
         ProducerIds.from_json(text)
 
 
-@pytest.mark.parametrize("direct", [False, True], ids=["send thread", "direct way"])
-def test_a_name_is_asked_for_again_once_a_day_before_anything_is_written(direct: bool) -> None:
+def test_a_name_is_asked_for_again_once_a_day_before_anything_is_written() -> None:
     """IDEM-5: coordinators forget a name that only writes. Here another producer has got it since."""
     on = cluster(t=1)
-    producer = NamedProducer(on, direct=direct)
+    producer = NamedProducer(on)
     coordinator = producer.coordinator
     producer.until(producer.send("t", b"0", partition=0).done)
     producer.clock.advance(KEEPS_NAME - 1)
