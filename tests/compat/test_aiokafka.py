@@ -96,41 +96,30 @@ def test_reading_starts_in_the_middle_of_a_batch(address: str, topic: str) -> No
     assert asyncio.run(there_and_back()) == list(range(37, 100))
 
 
-def test_offsets_by_time_and_at_both_ends(address: str, topic: str) -> None:
+async def test_offsets_by_time_and_at_both_ends(address: str, topic: str) -> None:
     partition = aiokafka.TopicPartition(topic, 0)
-
-    async def ask() -> None:
-        await produce(address, topic, samples(100, both_null=False))
-        async with aiokafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=None) as reader:
-            reader.assign([partition])
-            assert await reader.beginning_offsets([partition]) == {partition: 0}
-            assert await reader.end_offsets([partition]) == {partition: 100}
-            found = (await reader.offsets_for_times({partition: START + 11}))[partition]
-            assert (found.offset, found.timestamp) == (2, START + 20)
-            assert (await reader.offsets_for_times({partition: START + 991}))[partition] is None
-
-    asyncio.run(ask())
+    await produce(address, topic, samples(100, both_null=False))
+    async with aiokafka.AIOKafkaConsumer(bootstrap_servers=address, group_id=None) as reader:
+        reader.assign([partition])
+        assert await reader.beginning_offsets([partition]) == {partition: 0}
+        assert await reader.end_offsets([partition]) == {partition: 100}
+        found = (await reader.offsets_for_times({partition: START + 11}))[partition]
+        assert (found.offset, found.timestamp) == (2, START + 20)
+        assert (await reader.offsets_for_times({partition: START + 991}))[partition] is None
 
 
-def test_a_record_above_the_topics_limit_is_refused(address: str, raw: RawClient, name: str) -> None:
+async def test_a_record_above_the_topics_limit_is_refused(address: str, raw: RawClient, name: str) -> None:
     raw.create_topic(name, configs={"max.message.bytes": "2000"})
-
-    async def send() -> None:
-        async with aiokafka.AIOKafkaProducer(bootstrap_servers=address) as producer:
-            with pytest.raises(aiokafka.errors.MessageSizeTooLargeError):
-                await producer.send_and_wait(name, b"x" * 5000, partition=0)
-
-    asyncio.run(send())
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=address) as producer:
+        with pytest.raises(aiokafka.errors.MessageSizeTooLargeError):
+            await producer.send_and_wait(name, b"x" * 5000, partition=0)
 
 
-def test_topics_are_created_and_deleted(address: str, name: str) -> None:
-    async def administer() -> None:
-        admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=address)
-        await admin.start()
-        await admin.create_topics([aiokafka.admin.NewTopic(name, 3, 1)])
-        assert name in await admin.list_topics()
-        await admin.delete_topics([name])
-        assert name not in await admin.list_topics()
-        await admin.close()
-
-    asyncio.run(administer())
+async def test_topics_are_created_and_deleted(address: str, name: str) -> None:
+    admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=address)
+    await admin.start()
+    await admin.create_topics([aiokafka.admin.NewTopic(name, 3, 1)])
+    assert name in await admin.list_topics()
+    await admin.delete_topics([name])
+    assert name not in await admin.list_topics()
+    await admin.close()

@@ -174,14 +174,11 @@ def test_a_reader_claims_with_a_generation_per_partition(ours: TestedServer, pro
         assert claim.generations == {f"{name}-0": 3, f"{name}-1": 1}
 
 
-def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, producer: Make, name: str) -> None:
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one, await one.own(name, {"a": 5, "b": 1}) as claim:
-            assert claim.generations == {"a": 5, "b": 1}
-            assert set(claim.tokens) == {"a", "b"}
-
+async def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, producer: Make, name: str) -> None:
     producer().own(name, ["a"], generation=1)
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncProducer(ours.address) as one, await one.own(name, {"a": 5, "b": 1}) as claim:
+        assert claim.generations == {"a": 5, "b": 1}
+        assert set(claim.tokens) == {"a", "b"}
 
 
 def test_an_owner_that_sends_nothing_learns_that_it_was_replaced(producer: Make, name: str) -> None:
@@ -239,20 +236,19 @@ def test_a_reader_that_is_not_read_from_looks_whether_it_was_replaced(
         assert told.get(timeout=60) is reader._loss.cause
 
 
-def test_an_async_owner_learns_in_its_loop_that_it_was_replaced(ours: TestedServer, producer: Make, name: str) -> None:
-    async def main() -> None:
-        told: asyncio.Queue[Fenced] = asyncio.Queue()
-        async with fencepost.AsyncProducer(ours.address) as one:
-            claim = await one.own(name, ["a"], generation=1, on_lost=told.put_nowait)
-            one.check_owned()
-            await asyncio.to_thread(producer().own, name, ["a"], generation=1)
-            await claim.lost.wait()
-            assert isinstance(await told.get(), Fenced)
-            for check in (claim.check, one.check_owned):
-                with pytest.raises(Fenced):
-                    check()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def test_an_async_owner_learns_in_its_loop_that_it_was_replaced(
+    ours: TestedServer, producer: Make, name: str
+) -> None:
+    told: asyncio.Queue[Fenced] = asyncio.Queue()
+    async with fencepost.AsyncProducer(ours.address) as one:
+        claim = await one.own(name, ["a"], generation=1, on_lost=told.put_nowait)
+        one.check_owned()
+        await asyncio.to_thread(producer().own, name, ["a"], generation=1)
+        await claim.lost.wait()
+        assert isinstance(await told.get(), Fenced)
+        for check in (claim.check, one.check_owned):
+            with pytest.raises(Fenced):
+                check()
 
 
 def test_a_standby_that_works_without_sending_sees_that_its_term_is_over(
@@ -572,60 +568,49 @@ def test_a_reader_waits_for_its_turn_and_gives_back(ours: TestedServer, name: st
 # --- asyncio ---
 
 
-def test_an_asynchronous_producer_owns(ours: TestedServer, guarded: str) -> None:
+async def test_an_asynchronous_producer_owns(ours: TestedServer, guarded: str) -> None:
     resource = f"{guarded}-0"
-
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one, fencepost.AsyncProducer(ours.address) as other:
-            async with await one.own(guarded, [resource], generation=1) as claim:
-                assert claim.generation == 1
-                await one.send(guarded, "one", partition=0)
-                waiting = asyncio.ensure_future(other.own(guarded, [resource], wait=True))
-                while not await asyncio.to_thread(is_waited_for, ours, guarded):
-                    pass
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-            again = await other.own(guarded, [resource], wait=30)
-            assert again.generation == 1
-            await other.send(guarded, "other", partition=0)
-            await again.release()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncProducer(ours.address) as one, fencepost.AsyncProducer(ours.address) as other:
+        async with await one.own(guarded, [resource], generation=1) as claim:
+            assert claim.generation == 1
+            await one.send(guarded, "one", partition=0)
+            waiting = asyncio.ensure_future(other.own(guarded, [resource], wait=True))
+            while not await asyncio.to_thread(is_waited_for, ours, guarded):
+                pass
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        again = await other.own(guarded, [resource], wait=30)
+        assert again.generation == 1
+        await other.send(guarded, "other", partition=0)
+        await again.release()
     assert read(ours, guarded) == ["one", "other"]
 
 
-def test_a_task_cancelled_while_it_owns_gives_back(ours: TestedServer, name: str) -> None:
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one:
-            owns = asyncio.Event()
+async def test_a_task_cancelled_while_it_owns_gives_back(ours: TestedServer, name: str) -> None:
+    async with fencepost.AsyncProducer(ours.address) as one:
+        owns = asyncio.Event()
 
-            async def work() -> None:
-                async with await one.own(name, ["a"], generation=1):
-                    owns.set()
-                    await asyncio.Event().wait()
+        async def work() -> None:
+            async with await one.own(name, ["a"], generation=1):
+                owns.set()
+                await asyncio.Event().wait()
 
-            task = asyncio.ensure_future(work())
-            await owns.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await asyncio.to_thread(owners, ours, name) == {}
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        task = asyncio.ensure_future(work())
+        await owns.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(owners, ours, name) == {}
 
 
-def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
+async def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
     guard_reading(ours, name)
-
-    async def main() -> None:
-        async with fencepost.AsyncReader(ours.address, (name, 0), group=name, stop="latest") as reader:
-            async with await reader.own(name, generation=1):
-                assert len([record async for record in reader]) == 100
-                await reader.commit()
-            assert owners(ours, name) == {}
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncReader(ours.address, (name, 0), group=name, stop="latest") as reader:
+        async with await reader.own(name, generation=1):
+            assert len([record async for record in reader]) == 100
+            await reader.commit()
+        assert owners(ours, name) == {}
 
 
 # --- standby ---

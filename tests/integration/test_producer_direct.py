@@ -571,87 +571,75 @@ def test_awaited_records_arrive_in_order(server: TestedServer, client: RawClient
     assert read_all(client, topic) == sent
 
 
-def test_a_loop_watches_the_sockets_from_one_record_to_the_next_and_no_longer(
+async def test_a_loop_watches_the_sockets_from_one_record_to_the_next_and_no_longer(
     server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        loop, added = asyncio.get_running_loop(), list[int]()
-        add_reader = loop.add_reader
+    loop, added = asyncio.get_running_loop(), list[int]()
+    add_reader = loop.add_reader
 
-        def add(file: int, *what: Any) -> None:
-            added.append(file)
-            add_reader(file, *what)
+    def add(file: int, *what: Any) -> None:
+        added.append(file)
+        add_reader(file, *what)
 
-        async with AsyncProducer(server.address) as producer:
+    async with AsyncProducer(server.address) as producer:
+        await until_the_loop_reads(producer, topic)
+        monkeypatch.setattr(loop, "add_reader", add)
+        for _ in range(200):
+            await producer.send(topic, b"v", partition=0)
+        assert len(added) < 100
+        lent = producer._its._sender.direct._network.lent
+        assert lent is not None
+        watch, until = producer._its._sender.direct._watch, time.monotonic() + 20
+        assert watch is not None
+        while watch._is_on:
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
+        assert not loop.remove_reader(lent.fileno())
+        assert (await producer.send(topic, b"after", partition=0)).offset >= 200
+
+
+async def test_a_loop_that_is_kept_busy_does_not_keep_the_answer(server: TestedServer, topic: str) -> None:
+    async with AsyncProducer(server.address) as producer:
+        for _ in range(20):
             await until_the_loop_reads(producer, topic)
-            monkeypatch.setattr(loop, "add_reader", add)
-            for _ in range(200):
-                await producer.send(topic, b"v", partition=0)
-            assert len(added) < 100
-            lent = producer._its._sender.direct._network.lent
-            assert lent is not None
-            watch, until = producer._its._sender.direct._watch, time.monotonic() + 20
-            assert watch is not None
-            while watch._is_on:
+            ticket = producer.send(topic, b"v", partition=0)
+            awaiting = asyncio.ensure_future(asyncio.wait_for(ticket, 20))
+            await asyncio.sleep(0)  # now the loop is about to read
+            until = time.monotonic() + 20
+            while not ticket.settlement.settled:  # the loop does nothing else
                 assert time.monotonic() < until
-                await asyncio.sleep(0.01)
-            assert not loop.remove_reader(lent.fileno())
-            assert (await producer.send(topic, b"after", partition=0)).offset >= 200
-
-    asyncio.run(main())
+                time.sleep(0.001)
+            await awaiting
 
 
-def test_a_loop_that_is_kept_busy_does_not_keep_the_answer(server: TestedServer, topic: str) -> None:
-    async def main() -> None:
-        async with AsyncProducer(server.address) as producer:
-            for _ in range(20):
-                await until_the_loop_reads(producer, topic)
-                ticket = producer.send(topic, b"v", partition=0)
-                awaiting = asyncio.ensure_future(asyncio.wait_for(ticket, 20))
-                await asyncio.sleep(0)  # now the loop is about to read
-                until = time.monotonic() + 20
-                while not ticket.settlement.settled:  # the loop does nothing else
-                    assert time.monotonic() < until
-                    time.sleep(0.001)
-                await awaiting
-
-    asyncio.run(main())
-
-
-def test_a_cancelled_wait_leaves_the_loop_without_a_reader(server: TestedServer, topic: str) -> None:
-    async def main() -> None:
-        with Proxy(server.address) as proxy:
-            async with AsyncProducer(proxy.address) as producer:
-                hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
-                with hold:
-                    with pytest.raises(asyncio.TimeoutError):
-                        await asyncio.wait_for(awaiting, 0.05)
-                    lent = producer._its._sender.direct._network.lent
-                    assert lent is not None
-                    assert not asyncio.get_running_loop().remove_reader(lent.fileno())
-                assert (await ticket).offset >= 0
-                for _ in range(50):
-                    await producer.send(topic, b"after", partition=0)
-
-    asyncio.run(main())
+async def test_a_cancelled_wait_leaves_the_loop_without_a_reader(server: TestedServer, topic: str) -> None:
+    with Proxy(server.address) as proxy:
+        async with AsyncProducer(proxy.address) as producer:
+            hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
+            with hold:
+                with pytest.raises(asyncio.TimeoutError):
+                    await asyncio.wait_for(awaiting, 0.05)
+                lent = producer._its._sender.direct._network.lent
+                assert lent is not None
+                assert not asyncio.get_running_loop().remove_reader(lent.fileno())
+            assert (await ticket).offset >= 0
+            for _ in range(50):
+                await producer.send(topic, b"after", partition=0)
 
 
 async def _wait_for(ticket: Ticket) -> None:
     await ticket
 
 
-def test_an_awaited_record_whose_answer_is_lost_is_sent_again(
+async def test_an_awaited_record_whose_answer_is_lost_is_sent_again(
     server: TestedServer, client: RawClient, topic: str
 ) -> None:
-    async def main() -> None:
-        with Proxy(server.address) as proxy:
-            async with AsyncProducer(proxy.address) as producer:
-                for number in range(5):
-                    await until_the_loop_reads(producer, topic)
-                    proxy.next(Api.PRODUCE, Fate.CUT)
-                    await asyncio.wait_for(_wait_for(producer.send(topic, b"%d" % number, partition=0)), 20)
-
-    asyncio.run(main())
+    with Proxy(server.address) as proxy:
+        async with AsyncProducer(proxy.address) as producer:
+            for number in range(5):
+                await until_the_loop_reads(producer, topic)
+                proxy.next(Api.PRODUCE, Fate.CUT)
+                await asyncio.wait_for(_wait_for(producer.send(topic, b"%d" % number, partition=0)), 20)
     assert [value for value in read_all(client, topic) if value != b"before"] == [b"%d" % number for number in range(5)]
 
 
@@ -666,32 +654,29 @@ def test_an_awaited_record_where_the_system_has_no_epoll(
     assert asyncio.run(main()) == list(range(50))
 
 
-def test_a_loop_that_cannot_read_does_not_try_again_and_again(
+async def test_a_loop_that_cannot_read_does_not_try_again_and_again(
     server: TestedServer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        with Proxy(server.address) as proxy:
-            async with AsyncProducer(proxy.address) as producer:
-                direct, tries = producer._its._sender.direct, list[ProducerBatch]()
-                readable, has_tried = direct._readable, asyncio.Event()
+    with Proxy(server.address) as proxy:
+        async with AsyncProducer(proxy.address) as producer:
+            direct, tries = producer._its._sender.direct, list[ProducerBatch]()
+            readable, has_tried = direct._readable, asyncio.Event()
 
-                def note(batch: ProducerBatch, *others: object) -> None:
-                    tries.append(batch)
-                    has_tried.set()
-                    readable(batch, *others)  # type: ignore[arg-type]
+            def note(batch: ProducerBatch, *others: object) -> None:
+                tries.append(batch)
+                has_tried.set()
+                readable(batch, *others)  # type: ignore[arg-type]
 
-                monkeypatch.setattr(direct, "_readable", note)
-                hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
-                tries.clear()  # those of records before it
-                has_tried.clear()
-                with direct._turn:  # as while the send thread runs a callback of the user's
-                    hold.end()
-                    await asyncio.wait_for(has_tried.wait(), 20)
-                    await asyncio.sleep(0.1)  # many turns of the loop, if it tried in each
-                    assert tries == [ticket.settlement]
-                await asyncio.wait_for(awaiting, 20)
-
-    asyncio.run(main())
+            monkeypatch.setattr(direct, "_readable", note)
+            hold, ticket, awaiting = await send_for_the_loop(producer, topic, proxy)
+            tries.clear()  # those of records before it
+            has_tried.clear()
+            with direct._turn:  # as while the send thread runs a callback of the user's
+                hold.end()
+                await asyncio.wait_for(has_tried.wait(), 20)
+                await asyncio.sleep(0.1)  # many turns of the loop, if it tried in each
+                assert tries == [ticket.settlement]
+            await asyncio.wait_for(awaiting, 20)
 
 
 def test_closing_leaves_the_loop_the_file_that_it_watches(server: TestedServer, topic: str) -> None:

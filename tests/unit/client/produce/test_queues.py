@@ -422,20 +422,16 @@ async def _await(ticket: Ticket) -> int:
     return (await ticket).offset
 
 
-def test_awaiting_a_failed_ticket_raises_its_error() -> None:
+async def test_awaiting_a_failed_ticket_raises_its_error() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on)
     on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
-
-    async def main() -> None:
-        ticket = producer.send("t", b"v")
-        waiting = asyncio.ensure_future(_await(ticket))
-        await asyncio.sleep(0)
-        producer.settle()
-        with pytest.raises(SendFailed, match="INVALID_RECORD"):
-            await waiting
-
-    asyncio.run(main())
+    ticket = producer.send("t", b"v")
+    waiting = asyncio.ensure_future(_await(ticket))
+    await asyncio.sleep(0)
+    producer.settle()
+    with pytest.raises(SendFailed, match="INVALID_RECORD"):
+        await waiting
 
 
 def test_table_rows_accepted_before_the_memory_was_full_have_their_ticket() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,7 @@ from fencepost.wire.hot import (
     encode_produce_request,
 )
 from tests.support.batches import batch
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -94,12 +95,9 @@ class Rest(Awaitable[Answer]):
         return self._steps
 
 
-Test: TypeAlias = Callable[[Bed], Awaitable[None]]
-
-
-def run(data: Path, test: Test, sync: Literal["os", "always"] = "os", guard: str = "") -> None:
+def bed_in(data: Path, sync: Literal["os", "always"] = "os", guard: str = "") -> AbstractAsyncContextManager[Bed]:
     configs = {"fencepost.writer.group": guard} if guard else {}
-    run_with(lambda: Bed(data, sync), test, PARTITIONS, configs)
+    return running(lambda: Bed(data, sync), PARTITIONS, configs)
 
 
 def pause_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +118,8 @@ async def outcome(answer: Answer | Awaitable[Answer], version: int = VERSION) ->
 
 
 @pytest.mark.parametrize("sync", ["os", "always"])
-def test_others_go_ahead_between_two_large_batches(tmp_path: Path, sync: Literal["os", "always"]) -> None:
-    async def test(bed: Bed) -> None:
+async def test_others_go_ahead_between_two_large_batches(tmp_path: Path, sync: Literal["os", "always"]) -> None:
+    async with bed_in(tmp_path, sync) as bed:
         await bed.open()
         answer = bed.produce(bed.connect())
         assert isinstance(answer, Awaitable)
@@ -131,32 +129,25 @@ def test_others_go_ahead_between_two_large_batches(tmp_path: Path, sync: Literal
         assert [part.error_code for part in await outcome(answer)] == [0] * PARTITIONS
         assert bed.ends() == [1] * PARTITIONS
 
-    run(tmp_path, test, sync)
 
-
-def test_a_request_is_handled_in_one_piece_if_nobody_waits(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_a_request_is_handled_in_one_piece_if_nobody_waits(tmp_path: Path) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         bed.others_wait = False
         assert isinstance(bed.produce(bed.connect()), list)
         assert bed.ends() == [1] * PARTITIONS
 
-    run(tmp_path, test)
 
-
-def test_small_batches_are_appended_in_one_piece(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_small_batches_are_appended_in_one_piece(tmp_path: Path) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         assert isinstance(bed.produce(bed.connect(), b"small"), list)
         assert bed.ends() == [1] * PARTITIONS
 
-    run(tmp_path, test)
 
-
-def test_what_an_owner_has_not_appended_when_it_is_severed_is_never_appended(tmp_path: Path) -> None:
+async def test_what_an_owner_has_not_appended_when_it_is_severed_is_never_appended(tmp_path: Path) -> None:
     """OWN-9."""
-
-    async def test(bed: Bed) -> None:
+    async with bed_in(tmp_path, guard="writers") as bed:
         await bed.open()
         old, new = bed.connect(), bed.connect()
         resources = [ClaimedResource(f"t-{index}", RESET) for index in range(PARTITIONS)]
@@ -168,13 +159,10 @@ def test_what_an_owner_has_not_appended_when_it_is_severed_is_never_appended(tmp
         assert [part.error_code for part in await outcome(answer)] == [0, refused, refused, refused]
         assert bed.ends() == [1, 0, 0, 0]
 
-    run(tmp_path, test, guard="writers")
 
-
-def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(tmp_path: Path) -> None:
+async def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(tmp_path: Path) -> None:
     """The next transaction of the same id may have the same epoch, and nothing else in a batch tells them apart."""
-
-    async def test(bed: Bed) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         connection, transactions = bed.connect(), bed.broker.transactions
         who = await transactions.init("name", 60_000, NOBODY, connection)
@@ -187,17 +175,14 @@ def test_a_request_whose_transaction_ends_between_two_batches_is_not_continued(t
             await answer
         assert bed.appended() == [1, 0, 0, 0]
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(
+async def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pieces: bool
 ) -> None:
     if in_pieces:
         pause_often(monkeypatch)
-
-    async def test(bed: Bed) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         old, new, transactions = bed.connect(), bed.connect(), bed.broker.transactions
         who = await transactions.init("name", 60_000, NOBODY, old)
@@ -214,18 +199,15 @@ def test_the_rest_of_a_request_is_never_appended_to_the_next_transaction(
             await rest
         assert bed.appended() == [1, 0, 0, 0]
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("in_pieces", [False, True])
-def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(
+async def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pieces: bool
 ) -> None:
     """The client has named the topic by its id, so it does not mean the new one."""
     if in_pieces:
         pause_often(monkeypatch)
-
-    async def test(bed: Bed) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         topic = bed.broker.topics.require("t")
         batches = [memoryview(batch([LARGE], timestamps=[bed.clock.now_ms()])) for _ in range(PARTITIONS)]
@@ -239,19 +221,14 @@ def test_the_rest_of_a_request_is_not_appended_to_a_new_topic_of_the_same_name(
         assert [part.error_code for part in produced[1:]] == [unknown] * (PARTITIONS - 1)
         assert bed.appended() == [0] * PARTITIONS
 
-    run(tmp_path, test)
 
-
-def test_others_go_ahead_within_a_request_that_is_handled_in_pieces(
+async def test_others_go_ahead_within_a_request_that_is_handled_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(k00_produce, "_MUCH", 1)
-
-    async def test(bed: Bed) -> None:
+    async with bed_in(tmp_path) as bed:
         await bed.open()
         rest = Rest(bed.produce(bed.connect()))
         assert bed.appended() == bed.ends() == [1, 0, 0, 0]
         assert [part.error_code for part in await outcome(rest)] == [0] * PARTITIONS
         assert bed.ends() == [1] * PARTITIONS
-
-    run(tmp_path, test)

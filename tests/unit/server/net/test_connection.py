@@ -111,20 +111,17 @@ class Served:
             self.connection.buffer_updated(taken)
 
 
-def test_a_connection_that_floods_steps_back_so_that_others_have_a_turn() -> None:
-    async def flood() -> None:
-        served = Served()
-        asyncio.get_running_loop().call_soon(lambda: seen_by_another.append(len(served.begun)))
-        for number in range(12):
-            served.receive(number)
-        assert served.begun == list(range(8))
-        assert not served.wire.is_read
-        await asyncio.sleep(0)
-        assert served.begun == list(range(12))  # all of it, in order, and without another byte from the client
-        assert served.wire.is_read
-
+async def test_a_connection_that_floods_steps_back_so_that_others_have_a_turn() -> None:
     seen_by_another: list[int] = []
-    asyncio.run(flood())
+    served = Served()
+    asyncio.get_running_loop().call_soon(lambda: seen_by_another.append(len(served.begun)))
+    for number in range(12):
+        served.receive(number)
+    assert served.begun == list(range(8))
+    assert not served.wire.is_read
+    await asyncio.sleep(0)
+    assert served.begun == list(range(12))  # all of it, in order, and without another byte from the client
+    assert served.wire.is_read
     assert seen_by_another == [8]
 
 
@@ -230,15 +227,12 @@ def test_many_small_requests_make_a_connection_step_back() -> None:
     assert asyncio.run(flood()) < 500
 
 
-def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() -> None:
-    async def talk() -> None:
-        served = Served()
-        for number in range(200):
-            served.receive(number, 100)
-        assert served.begun == list(range(200))
-        assert served.wire.is_read
-
-    asyncio.run(talk())
+async def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() -> None:
+    served = Served()
+    for number in range(200):
+        served.receive(number, 100)
+    assert served.begun == list(range(200))
+    assert served.wire.is_read
 
 
 def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
@@ -249,24 +243,21 @@ def test_the_system_is_asked_to_notice_clients_whose_machine_is_gone() -> None:
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60
 
 
-def test_a_muted_connection_is_late_if_it_holds_memory_that_others_wait_for() -> None:
-    async def talk() -> None:
-        served = Served()
-        served.connection.throttle.mute(3600)
-        served.receive(1, 100_000)
-        served.connection.throttle._muted_at -= 1
-        assert served.begun == []
-        assert served.wire.is_read, "so that the server notices when the client hangs up"
-        assert not served.connection.is_late(0.0, 10)
-        pool = served.connection._memory.small
-        pool.take(1 << 30)
-        pool.reserve(1, 1, Mock())
-        assert served.connection.is_late(0.0, 10)
-        served.connection.throttle._muted_at += 1
-        assert not served.connection.is_late(0.0, 10), "a short pause is no harm"
-        served.connection.throttle.end()
-
-    asyncio.run(talk())
+async def test_a_muted_connection_is_late_if_it_holds_memory_that_others_wait_for() -> None:
+    served = Served()
+    served.connection.throttle.mute(3600)
+    served.receive(1, 100_000)
+    served.connection.throttle._muted_at -= 1
+    assert served.begun == []
+    assert served.wire.is_read, "so that the server notices when the client hangs up"
+    assert not served.connection.is_late(0.0, 10)
+    pool = served.connection._memory.small
+    pool.take(1 << 30)
+    pool.reserve(1, 1, Mock())
+    assert served.connection.is_late(0.0, 10)
+    served.connection.throttle._muted_at += 1
+    assert not served.connection.is_late(0.0, 10), "a short pause is no harm"
+    served.connection.throttle.end()
 
 
 # --- answers ---
@@ -314,84 +305,69 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_answers_are_counted_until_the_client_has_taken_them() -> None:
-    async def talk() -> None:
-        served = Answering(1 << 30, 3000)
-        served.ask(1)
-        served.ask(2)
-        await settle()
-        assert served.answers.used == served.slow.buffered > 6000
-        served.slow.buffered = 0
-        served.ask(3)
-        await settle()
-        assert 3000 < served.answers.used < 4000
-
-    asyncio.run(talk())
+async def test_answers_are_counted_until_the_client_has_taken_them() -> None:
+    served = Answering(1 << 30, 3000)
+    served.ask(1)
+    served.ask(2)
+    await settle()
+    assert served.answers.used == served.slow.buffered > 6000
+    served.slow.buffered = 0
+    served.ask(3)
+    await settle()
+    assert 3000 < served.answers.used < 4000
 
 
-def test_answers_that_wait_for_the_one_before_them_are_counted_and_bounded() -> None:
-    async def talk() -> None:
-        served = Answering(1 << 30, 400_000)
-        served.first = asyncio.get_running_loop().create_future()
-        for number in range(10):
-            served.ask(number)
-        assert served.begun == [0, 1, 2, 3]
-        assert 1_200_000 < served.answers.used < 1_300_000
-        served.first.set_result(None)
-        await settle()
-        assert served.begun == list(range(10))
-        assert 4_000_000 < served.answers.used == served.slow.buffered
-
-    asyncio.run(talk())
+async def test_answers_that_wait_for_the_one_before_them_are_counted_and_bounded() -> None:
+    served = Answering(1 << 30, 400_000)
+    served.first = asyncio.get_running_loop().create_future()
+    for number in range(10):
+        served.ask(number)
+    assert served.begun == [0, 1, 2, 3]
+    assert 1_200_000 < served.answers.used < 1_300_000
+    served.first.set_result(None)
+    await settle()
+    assert served.begun == list(range(10))
+    assert 4_000_000 < served.answers.used == served.slow.buffered
 
 
-def test_a_client_with_unread_answers_is_given_no_work_while_memory_is_short() -> None:
-    async def talk() -> None:
-        served = Answering(20_000, 30_000)
-        for number in range(3):
-            served.ask(number)
-        await settle()
-        assert served.begun == [0]
-        served.slow.buffered = 0
-        served.answers._look_at_all()
-        assert served.begun == [0, 1]
-
-    asyncio.run(talk())
+async def test_a_client_with_unread_answers_is_given_no_work_while_memory_is_short() -> None:
+    served = Answering(20_000, 30_000)
+    for number in range(3):
+        served.ask(number)
+    await settle()
+    assert served.begun == [0]
+    served.slow.buffered = 0
+    served.answers._look_at_all()
+    assert served.begun == [0, 1]
 
 
-def test_a_client_that_reads_too_little_is_late_only_while_others_need_the_memory() -> None:
-    async def talk() -> None:
-        served = Answering(1_000_000, 30_000)
-        served.ask(0)
-        await settle()
-        assert not served.connection.is_late(1000.0, 10)
-        served.answers.hold(1_000_000)
-        assert not served.connection.is_late(9.0, 10)
-        assert served.connection.is_late(11.0, 10)
-        served.now = 11.0
+async def test_a_client_that_reads_too_little_is_late_only_while_others_need_the_memory() -> None:
+    served = Answering(1_000_000, 30_000)
+    served.ask(0)
+    await settle()
+    assert not served.connection.is_late(1000.0, 10)
+    served.answers.hold(1_000_000)
+    assert not served.connection.is_late(9.0, 10)
+    assert served.connection.is_late(11.0, 10)
+    served.now = 11.0
+    served.slow.buffered -= 1
+    assert not served.connection.is_late(12.0, 10)
+    for second in range(12, 70, 5):  # a byte now and then is not enough
+        served.now = float(second)
         served.slow.buffered -= 1
-        assert not served.connection.is_late(12.0, 10)
-        for second in range(12, 70, 5):  # a byte now and then is not enough
-            served.now = float(second)
-            served.slow.buffered -= 1
-            served.connection.count_unread()
-        assert served.connection.is_late(70.0, 10)
-
-    asyncio.run(talk())
+        served.connection.count_unread()
+    assert served.connection.is_late(70.0, 10)
 
 
-def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
-    async def talk() -> None:
-        served = Answering(100_000, 30_000)
-        served.ask(0)
-        served.answers.hold(100_000)
-        assert not served.connection.is_late(0.5, 10)
-        assert served.connection.is_late(1.5, 10)
-
-    asyncio.run(talk())
+async def test_a_client_with_more_than_its_share_is_late_after_a_second() -> None:
+    served = Answering(100_000, 30_000)
+    served.ask(0)
+    served.answers.hold(100_000)
+    assert not served.connection.is_late(0.5, 10)
+    assert served.connection.is_late(1.5, 10)
 
 
-def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
+async def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
     """A change in progress runs to its end, but no client will read its answer. Counted, such answers would take all
     the memory."""
 
@@ -404,22 +380,19 @@ def test_an_answer_that_nobody_is_there_for_any_more_is_not_counted() -> None:
             await self.first
             return [bytes(self.size)]
 
-    async def talk() -> None:
-        served = Leaving(1 << 30, 100_000)
-        served.first = asyncio.get_running_loop().create_future()
-        adopted: list[asyncio.Task[None]] = []
-        listener: Any = served.connection._listener
-        listener.adopt = adopted.append
-        listener.lost = lambda connection: None
-        listener.broker.fetch_sessions = SimpleNamespace(ended=lambda connection: None)
-        served.ask(1)
-        served.connection.connection_lost(None)
-        served.first.set_result(None)
-        await asyncio.wait_for(adopted[0], 10)
-        await settle()
-        assert (served.answers.used, served.slow.buffered) == (0, 0)
-
-    asyncio.run(talk())
+    served = Leaving(1 << 30, 100_000)
+    served.first = asyncio.get_running_loop().create_future()
+    adopted: list[asyncio.Task[None]] = []
+    listener: Any = served.connection._listener
+    listener.adopt = adopted.append
+    listener.lost = lambda connection: None
+    listener.broker.fetch_sessions = SimpleNamespace(ended=lambda connection: None)
+    served.ask(1)
+    served.connection.connection_lost(None)
+    served.first.set_result(None)
+    await asyncio.wait_for(adopted[0], 10)
+    await settle()
+    assert (served.answers.used, served.slow.buffered) == (0, 0)
 
 
 @pytest.mark.parametrize("steps", [0, 1])

@@ -117,7 +117,7 @@ def test_those_who_are_woken_together_share_one_turn_and_keep_their_order() -> N
     assert max(asyncio.run(work())) == 1
 
 
-def test_few_of_many_groups_are_deleted_in_one_turn() -> None:
+async def test_few_of_many_groups_are_deleted_in_one_turn() -> None:
     since, most = 0, 0
 
     class Groups:
@@ -129,20 +129,16 @@ def test_few_of_many_groups_are_deleted_in_one_turn() -> None:
             since += 1
             return ErrorCode.GROUP_ID_NOT_FOUND
 
-    async def work() -> None:
-        nonlocal since, most
-        broker: Any = SimpleNamespace(groups=Groups())
-        message = SimpleNamespace(groups_names=[f"{n}" for n in range(2000)])
-        connection: Any = SimpleNamespace(session=None, authorizer=SimpleNamespace(allows=lambda *asked: True))
-        answer = APIS[42].handle(broker, ApiRequest(42, 2, "", message, 0, connection))
-        assert isinstance(answer, Awaitable)
-        task = asyncio.ensure_future(answer)
-        while not task.done():
-            since = 0
-            await asyncio.sleep(0)
-            most = max(most, since)
-
-    asyncio.run(work())
+    broker: Any = SimpleNamespace(groups=Groups())
+    message = SimpleNamespace(groups_names=[f"{n}" for n in range(2000)])
+    connection: Any = SimpleNamespace(session=None, authorizer=SimpleNamespace(allows=lambda *asked: True))
+    answer = APIS[42].handle(broker, ApiRequest(42, 2, "", message, 0, connection))
+    assert isinstance(answer, Awaitable)
+    task = asyncio.ensure_future(answer)
+    while not task.done():
+        since = 0
+        await asyncio.sleep(0)
+        most = max(most, since)
     assert 0 < most <= 100
 
 
@@ -173,7 +169,7 @@ def own(owners: Any, connection: Any, **fields: Any) -> Awaitable[Any]:
     return answer
 
 
-def test_a_claim_of_many_is_granted_as_a_whole_and_released_in_pieces() -> None:
+async def test_a_claim_of_many_is_granted_as_a_whole_and_released_in_pieces() -> None:
     table: OwnershipTable[Any] = OwnershipTable()
 
     class Owners:
@@ -187,16 +183,13 @@ def test_a_claim_of_many_is_granted_as_a_whole_and_released_in_pieces() -> None:
             time.sleep(0.001)
             table.release(connection, group, names)
 
-    async def work() -> None:
-        names = [f"r{n}" for n in range(5000)]
-        resources = [SimpleNamespace(name=name, generation=1, after_token=UNSET_TOKEN) for name in names]
-        connection = Connected()
-        answer, granted, _ = await longest_piece(own(Owners(), connection, resources=resources), table)
-        assert granted == len(answer["resources"]) == 5000
-        _, _, released = await longest_piece(own(Owners(), connection, release=names), table)
-        assert 0 < released < 5000
-
-    asyncio.run(work())
+    names = [f"r{n}" for n in range(5000)]
+    resources = [SimpleNamespace(name=name, generation=1, after_token=UNSET_TOKEN) for name in names]
+    connection = Connected()
+    answer, granted, _ = await longest_piece(own(Owners(), connection, resources=resources), table)
+    assert granted == len(answer["resources"]) == 5000
+    _, _, released = await longest_piece(own(Owners(), connection, release=names), table)
+    assert 0 < released < 5000
 
 
 def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
