@@ -34,28 +34,25 @@ async def test_transactions_are_committed_and_aborted(
         assert transactional.fetch_committed(topic, partition=partition).values == expected
 
 
-def test_its_consumer_reads_only_what_is_committed(address: str, topic: str, name: str) -> None:
-    async def write_and_read() -> list[bytes]:
-        async with producer(address, name) as writer:
-            for number in range(20):
-                async with writer.transaction():
-                    await writer.send(topic, b"%d" % number, partition=0)
-                await writer.begin_transaction()
-                await writer.send_and_wait(topic, b"aborted", partition=0)
-                await writer.abort_transaction()
-        partition = aiokafka.TopicPartition(topic, 0)
-        values: list[bytes] = []
-        async with aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=address, group_id=None, isolation_level="read_committed"
-        ) as reader:
-            reader.assign([partition])
-            reader.seek(partition, 0)
-            while len(values) < 20:
-                records = (await reader.getmany(partition, timeout_ms=SECONDS * 1000)).get(partition, [])
-                values += [record.value for record in records]
-        return values
-
-    assert asyncio.run(write_and_read()) == [b"%d" % number for number in range(20)]
+async def test_its_consumer_reads_only_what_is_committed(address: str, topic: str, name: str) -> None:
+    async with producer(address, name) as writer:
+        for number in range(20):
+            async with writer.transaction():
+                await writer.send(topic, b"%d" % number, partition=0)
+            await writer.begin_transaction()
+            await writer.send_and_wait(topic, b"aborted", partition=0)
+            await writer.abort_transaction()
+    partition = aiokafka.TopicPartition(topic, 0)
+    values: list[bytes] = []
+    async with aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=address, group_id=None, isolation_level="read_committed"
+    ) as reader:
+        reader.assign([partition])
+        reader.seek(partition, 0)
+        while len(values) < 20:
+            records = (await reader.getmany(partition, timeout_ms=SECONDS * 1000)).get(partition, [])
+            values += [record.value for record in records]
+    assert values == [b"%d" % number for number in range(20)]
 
 
 async def test_a_successor_fences_it(address: str, transactional: TransactionClient, topic: str, name: str) -> None:

@@ -70,38 +70,31 @@ def test_with_a_loop_that_does_not_tell_nobody_is_seen(monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
 @pytest.mark.parametrize("once", ["EPOLLET", "EPOLLONESHOT"])
-def test_an_epoll_that_reports_an_event_only_once_is_left_to_the_loop(once: str) -> None:
+async def test_an_epoll_that_reports_an_event_only_once_is_left_to_the_loop(once: str) -> None:
     """Otherwise a look would take the event away, and the loop would never hear of it."""
-
-    async def look() -> bool:
-        here, there = socket.socketpair()
-        there.send(b"x")
-        loop: Any = asyncio.get_running_loop()
-        with here, there, select.epoll.fromfd(os.dup(loop._selector.fileno())) as epoll:
-            epoll.register(here, select.EPOLLIN | getattr(select, once))
-            others = Bystanders()
-            others.open()
-            seen = others.any_ready(-1)
-            others.close()
-            assert epoll.poll(0), "the event is still there"
-            epoll.unregister(here)
-        return seen
-
-    assert not asyncio.run(look())
+    here, there = socket.socketpair()
+    there.send(b"x")
+    loop: Any = asyncio.get_running_loop()
+    with here, there, select.epoll.fromfd(os.dup(loop._selector.fileno())) as epoll:
+        epoll.register(here, select.EPOLLIN | getattr(select, once))
+        others = Bystanders()
+        others.open()
+        seen = others.any_ready(-1)
+        others.close()
+        assert epoll.poll(0), "the event is still there"
+        epoll.unregister(here)
+    assert not seen
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")
-def test_without_a_free_descriptor_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_free_descriptor_nobody_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(descriptor: int) -> int:
         raise OSError(errno.EMFILE, "too many open files")
 
-    async def look() -> bool:
-        others = Bystanders()
-        monkeypatch.setattr(os, "dup", refuse)
-        others.open()
-        return others.any_ready(-1)
-
-    assert not asyncio.run(look())
+    others = Bystanders()
+    monkeypatch.setattr(os, "dup", refuse)
+    others.open()
+    assert not others.any_ready(-1)
 
 
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="needs epoll")

@@ -125,106 +125,82 @@ async def test_a_connection_that_floods_steps_back_so_that_others_have_a_turn() 
     assert seen_by_another == [8]
 
 
-def test_a_connection_steps_back_again_and_again() -> None:
-    async def flood() -> list[int]:
-        served = Served()
-        for number in range(40):
-            served.receive(number)
-        lengths = []
-        while len(served.begun) < 40:
-            lengths.append(len(served.begun))
-            await asyncio.sleep(0)
-        return lengths
-
-    assert asyncio.run(flood()) == [8, 16, 24, 32]
+async def test_a_connection_steps_back_again_and_again() -> None:
+    served = Served()
+    for number in range(40):
+        served.receive(number)
+    lengths = []
+    while len(served.begun) < 40:
+        lengths.append(len(served.begun))
+        await asyncio.sleep(0)
+    assert lengths == [8, 16, 24, 32]
 
 
-def test_what_waits_while_a_connection_steps_back_is_not_begun_once_it_is_severed() -> None:
+async def test_what_waits_while_a_connection_steps_back_is_not_begun_once_it_is_severed() -> None:
     """OWN-9."""
+    served = Served()
+    for number in range(12):
+        served.receive(number)
+    served.connection.sever()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert served.begun == list(range(8))
 
-    async def flood() -> list[int]:
-        served = Served()
-        for number in range(12):
-            served.receive(number)
-        served.connection.sever()
+
+async def test_a_connection_steps_back_early_while_another_client_waits() -> None:
+    served = Served()
+    served.seconds_per_request = SECONDS_PER_LOOK / 2
+    served.others_wait = True
+    for number in range(6):
+        served.receive(number)
+    lengths = [len(served.begun)]
+    while len(served.begun) < 6:
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        return served.begun
-
-    assert asyncio.run(flood()) == list(range(8))
-
-
-def test_a_connection_steps_back_early_while_another_client_waits() -> None:
-    async def flood() -> list[int]:
-        served = Served()
-        served.seconds_per_request = SECONDS_PER_LOOK / 2
-        served.others_wait = True
-        for number in range(6):
-            served.receive(number)
-        lengths = [len(served.begun)]
-        while len(served.begun) < 6:
-            await asyncio.sleep(0)
-            lengths.append(len(served.begun))
-        assert served.begun == list(range(6)), "in order"
-        return lengths
-
-    # In between it lets two calls of the loop pass: the first comes before the loop looks at its sockets.
-    assert asyncio.run(flood()) == [2, 2, 4, 4, 6]
+        lengths.append(len(served.begun))
+    assert served.begun == list(range(6)), "in order"
+    assert lengths == [2, 2, 4, 4, 6]
 
 
-def test_requests_that_wait_for_an_early_yield_do_not_begin_once_severed() -> None:
+async def test_requests_that_wait_for_an_early_yield_do_not_begin_once_severed() -> None:
     """OWN-9."""
-
-    async def flood() -> list[int]:
-        served = Served()
-        served.seconds_per_request = SECONDS_PER_LOOK
-        served.others_wait = True
-        for number in range(3):
-            served.receive(number)
+    served = Served()
+    served.seconds_per_request = SECONDS_PER_LOOK
+    served.others_wait = True
+    for number in range(3):
+        served.receive(number)
+    await asyncio.sleep(0)
+    served.connection.sever()
+    for _ in range(5):
         await asyncio.sleep(0)
-        served.connection.sever()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        return served.begun
-
-    assert asyncio.run(flood()) == [0]
+    assert served.begun == [0]
 
 
-def test_a_client_that_asks_one_thing_at_a_time_does_not_step_back_for_a_flood() -> None:
-    async def talk() -> list[int]:
-        served = Served()
-        served.seconds_per_request = SECONDS_PER_LOOK / 2
-        served.others_wait = True
-        for number in range(100):
-            served.now += 0.001
-            served.receive(number, 100)
-        return served.begun
-
-    assert asyncio.run(talk()) == list(range(100))
+async def test_a_client_that_asks_one_thing_at_a_time_does_not_step_back_for_a_flood() -> None:
+    served = Served()
+    served.seconds_per_request = SECONDS_PER_LOOK / 2
+    served.others_wait = True
+    for number in range(100):
+        served.now += 0.001
+        served.receive(number, 100)
+    assert served.begun == list(range(100))
 
 
-def test_every_turn_handles_a_request_however_slow_the_machine_is() -> None:
-    async def flood() -> list[int]:
-        served = Served()
-        served.seconds_per_look_at_the_clock = 0.1
-        served.others_wait = True
-        for number in range(3):
-            served.receive(number)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        return served.begun
-
-    assert asyncio.run(flood()) == [0, 1, 2]
+async def test_every_turn_handles_a_request_however_slow_the_machine_is() -> None:
+    served = Served()
+    served.seconds_per_look_at_the_clock = 0.1
+    served.others_wait = True
+    for number in range(3):
+        served.receive(number)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert served.begun == [0, 1, 2]
 
 
-def test_many_small_requests_make_a_connection_step_back() -> None:
-    async def flood() -> int:
-        served = Served()
-        for number in range(1000):
-            served.receive(number % 256, 100)
-        return len(served.begun)
-
-    assert asyncio.run(flood()) < 500
+async def test_many_small_requests_make_a_connection_step_back() -> None:
+    served = Served()
+    for number in range(1000):
+        served.receive(number % 256, 100)
+    assert len(served.begun) < 500
 
 
 async def test_small_requests_do_not_make_a_connection_step_back_for_a_long_while() -> None:
@@ -431,12 +407,9 @@ def test_a_waiting_request_ends_with_its_client_also_before_its_first_step(steps
     assert ends == ["cancelled"] * steps
 
 
-def test_handlers_see_the_session_of_the_connection() -> None:
-    async def once() -> Session:
-        served = Served()
-        served.receive(1)
-        return served.sessions[0]
-
-    session = asyncio.run(once())
+async def test_handlers_see_the_session_of_the_connection() -> None:
+    served = Served()
+    served.receive(1)
+    session = served.sessions[0]
     assert (session.listener.name, session.listener.protocol) == ("default", "plaintext")
     assert (session.principal, session.authenticated, session.client_host) == (ANONYMOUS, True, "192.0.2.7")

@@ -48,73 +48,60 @@ def test_a_short_list_is_worked_off_at_once() -> None:
     assert in_pieces([1, 2, 3], lambda number: number + 1, tuple) == (2, 3, 4)
 
 
-def test_a_long_list_is_worked_off_in_pieces_with_others_in_between() -> None:
-    async def work() -> int:
-        pieces = in_pieces(range(200), slowly, lambda rows: rows)
-        assert isinstance(pieces, Awaitable)
-        return await turns_of_another(pieces)
-
-    assert asyncio.run(work()) > 10
+async def test_a_long_list_is_worked_off_in_pieces_with_others_in_between() -> None:
+    pieces = in_pieces(range(200), slowly, lambda rows: rows)
+    assert isinstance(pieces, Awaitable)
+    assert await turns_of_another(pieces) > 10
 
 
-def test_a_list_that_is_gone_through_keeps_its_order_and_lets_others_in() -> None:
-    async def work() -> int:
-        seen: list[int] = []
+async def test_a_list_that_is_gone_through_keeps_its_order_and_lets_others_in() -> None:
+    seen: list[int] = []
 
-        async def go() -> None:
-            seen.extend([slowly(number) async for number in paced(range(200))])
+    async def go() -> None:
+        seen.extend([slowly(number) async for number in paced(range(200))])
 
-        turns = await turns_of_another(go())
-        assert seen == list(range(200))
-        return turns
-
-    assert asyncio.run(work()) > 10
+    turns = await turns_of_another(go())
+    assert seen == list(range(200))
+    assert turns > 10
 
 
-def test_many_who_want_the_same_turn_share_its_time() -> None:
-    async def work() -> list[int]:
-        turns, done = SharedTurns(), list[int]()
+async def test_many_who_want_the_same_turn_share_its_time() -> None:
+    turns, done = SharedTurns(), list[int]()
 
-        async def one(number: int) -> None:
-            await turns()
-            turns.spend(0.1)  # or so it says
-            done.append(number)
+    async def one(number: int) -> None:
+        await turns()
+        turns.spend(0.1)  # or so it says
+        done.append(number)
 
-        turns.spend(1)
-        tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
-        at_once = []
-        while not all(task.done() for task in tasks):
-            before = len(done)
-            await asyncio.sleep(0)
-            at_once.append(len(done) - before)
-        assert done == list(range(50))
-        return at_once
-
-    assert max(asyncio.run(work())) == 1
+    turns.spend(1)
+    tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
+    at_once = []
+    while not all(task.done() for task in tasks):
+        before = len(done)
+        await asyncio.sleep(0)
+        at_once.append(len(done) - before)
+    assert done == list(range(50))
+    assert max(at_once) == 1
 
 
-def test_those_who_are_woken_together_share_one_turn_and_keep_their_order() -> None:
+async def test_those_who_are_woken_together_share_one_turn_and_keep_their_order() -> None:
     """After a short turn several are woken, because most need little time; here the first of these takes all of it."""
+    turns, done = SharedTurns(), list[int]()
 
-    async def work() -> list[int]:
-        turns, done = SharedTurns(), list[int]()
+    async def one(number: int) -> None:
+        await turns()
+        turns.spend(0.1 if number % 10 else 0.0)
+        done.append(number)
 
-        async def one(number: int) -> None:
-            await turns()
-            turns.spend(0.1 if number % 10 else 0.0)
-            done.append(number)
-
-        turns.spend(1)
-        tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
-        at_once = []
-        while not all(task.done() for task in tasks):
-            before = len(done)
-            await asyncio.sleep(0)
-            at_once.append(sum(number % 10 > 0 for number in done[before:]))
-        assert done == list(range(50))
-        return at_once
-
-    assert max(asyncio.run(work())) == 1
+    turns.spend(1)
+    tasks = [asyncio.ensure_future(one(number)) for number in range(50)]
+    at_once = []
+    while not all(task.done() for task in tasks):
+        before = len(done)
+        await asyncio.sleep(0)
+        at_once.append(sum(number % 10 > 0 for number in done[before:]))
+    assert done == list(range(50))
+    assert max(at_once) == 1
 
 
 async def test_few_of_many_groups_are_deleted_in_one_turn() -> None:
@@ -192,7 +179,7 @@ async def test_a_claim_of_many_is_granted_as_a_whole_and_released_in_pieces() ->
     assert 0 < released < 5000
 
 
-def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
+async def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
     table: OwnershipTable[Any] = OwnershipTable()
     connection = Connected()
 
@@ -205,15 +192,12 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
     async def claim(*claimed: Any) -> Any:
         raise AssertionError("a severed connection must not claim")
 
-    async def work() -> dict[str, Any]:
-        resources = [Slow(name=f"r{n}", after_token=UNSET_TOKEN) for n in range(30)]
-        task = asyncio.ensure_future(own(SimpleNamespace(table=table, claim=claim), connection, resources=resources))
-        await asyncio.sleep(0)
-        connection.severed = True
-        answer: dict[str, Any] = await task
-        return answer
-
-    assert asyncio.run(work())["error_code"] is not ErrorCode.NONE
+    resources = [Slow(name=f"r{n}", after_token=UNSET_TOKEN) for n in range(30)]
+    task = asyncio.ensure_future(own(SimpleNamespace(table=table, claim=claim), connection, resources=resources))
+    await asyncio.sleep(0)
+    connection.severed = True
+    answer: dict[str, Any] = await task
+    assert answer["error_code"] is not ErrorCode.NONE
 
 
 @pytest.mark.parametrize(
@@ -241,7 +225,9 @@ def test_a_claim_that_is_severed_while_it_is_checked_is_refused() -> None:
     ],
     ids=lambda value: value if isinstance(value, int) else "",
 )  # fmt: skip
-def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields: Callable[[], dict[str, Any]]) -> None:
+async def test_a_handler_of_a_long_list_lets_others_in(
+    key: int, version: int, fields: Callable[[], dict[str, Any]]
+) -> None:
     """The lists are made when the test runs: every worker collects it, and would keep them."""
 
     async def settled(group_id: str) -> None:
@@ -273,13 +259,9 @@ def test_a_handler_of_a_long_list_lets_others_in(key: int, version: int, fields:
         session=Session(ListenerConfig(name="default")),
         authorizer=SimpleNamespace(allows=lambda *asked: True),
     )
-
-    async def work() -> int:
-        answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields()), 0, connection))
-        assert isinstance(answer, Awaitable)
-        return await turns_of_another(answer)
-
-    assert asyncio.run(work()) > 3
+    answer = APIS[key].handle(broker, ApiRequest(key, version, "", SimpleNamespace(**fields()), 0, connection))
+    assert isinstance(answer, Awaitable)
+    assert await turns_of_another(answer) > 3
 
 
 def test_answers_are_counted_with_all_that_is_in_their_lists() -> None:
@@ -304,8 +286,8 @@ def test_a_large_answer_is_not_counted_to_its_end_on_the_loop() -> None:
     assert looked_at <= 1002
 
 
-def test_what_a_request_names_twice_is_merged_and_the_last_counts() -> None:
-    async def work() -> dict[str, dict[int, str]]:
-        return await merged([("a", [(1, "x"), (2, "y")]), ("b", []), ("a", [(1, "z")])])
-
-    assert asyncio.run(work()) == {"a": {1: "z", 2: "y"}, "b": {}}
+async def test_what_a_request_names_twice_is_merged_and_the_last_counts() -> None:
+    assert (await merged([("a", [(1, "x"), (2, "y")]), ("b", []), ("a", [(1, "z")])])) == {
+        "a": {1: "z", 2: "y"},
+        "b": {},
+    }

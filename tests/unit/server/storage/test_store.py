@@ -186,28 +186,23 @@ async def test_a_commit_beside_an_earlier_change_makes_the_next_one_the_loops(tm
     store.close()
 
 
-def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
+async def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
     """But some do, since only the thread copies the write-ahead log back, which would grow for ever."""
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> int:
-        await put_token(store, 1)
-        late = 0
-        for number in range(3000):
-            done = put_token(store, number)
-            late += not done.done()
-            await done
-            while store._handed_over != store._done:
-                await asyncio.sleep(0.001)
-        return late
-
-    late = asyncio.run(write())
+    await put_token(store, 1)
+    late = 0
+    for number in range(3000):
+        done = put_token(store, number)
+        late += not done.done()
+        await done
+        while store._handed_over != store._done:
+            await asyncio.sleep(0.001)
     assert 3000 // 501 <= late <= 3000 // 500 + 1
     assert (tmp_path / "meta.sqlite-wal").stat().st_size < 2000 * 4200
     store.close()
 
 
-def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -> None:
+async def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -> None:
     """SQLite syncs the new beginning, also with --sync os: the loop would wait for the disk."""
     store = Store(tmp_path / "meta.sqlite", "os")
     log = tmp_path / "meta.sqlite-wal"
@@ -216,24 +211,20 @@ def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -
         with log.open("rb") as file:
             return file.read(32)
 
-    async def write() -> tuple[int, int]:
-        here, changes = 0, set()
-        await put_token(store, 1)
-        for number in range(2500):
-            while store._handed_over != store._done:
-                await asyncio.sleep(0.001)
-            before = beginning()
-            done = put_token(store, number)
-            if done.done():
-                here += 1
-                assert beginning() == before
-            changes.add(before)
-            await done
-        return here, len(changes)
-
-    here, beginnings = asyncio.run(write())
+    here, changes = 0, set()
+    await put_token(store, 1)
+    for number in range(2500):
+        while store._handed_over != store._done:
+            await asyncio.sleep(0.001)
+        before = beginning()
+        done = put_token(store, number)
+        if done.done():
+            here += 1
+            assert beginning() == before
+        changes.add(before)
+        await done
     assert here > 2000
-    assert beginnings > 1
+    assert len(changes) > 1
     store.close()
 
 
