@@ -127,7 +127,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         async with contextlib.AsyncExitStack() as stack:
             given = {}
             for name in pyfuncitem._fixtureinfo.argnames:
-                value = pyfuncitem.funcargs[name]
+                value: Any = pyfuncitem.funcargs[name]
                 is_entered = isinstance(value, contextlib.AbstractAsyncContextManager)
                 given[name] = await stack.enter_async_context(value) if is_entered else value
             await pyfuncitem.obj(**given)

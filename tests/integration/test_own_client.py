@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.errors import Closed, ErrorCode, Fenced, SendFailed, ServerError, TimedOut
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.proxy import Proxy
@@ -125,21 +124,6 @@ def test_only_the_owner_writes_a_guarded_topic_and_the_one_before_is_fenced(
     second.send(guarded, "second", partition=0).result(30)
     severed(first, guarded)
     assert read(ours, guarded) == ["first", "second"]
-
-
-def test_a_claim_of_several_is_all_or_nothing(ours: TestedServer, producer: Make, name: str) -> None:
-    """OWN-7."""
-    first, second = producer(), producer()
-    first.own(name, ["a"], generation=1)
-    second.own(name, ["b"], generation=1)
-    third = producer()
-    third.own(name, ["b"], generation=5)
-    with pytest.raises(fencepost.Refused) as caught:
-        producer().own(name, ["a", "b", "c"], generation=1)
-    assert caught.value.current_generation == 5
-    assert [row.name for row in caught.value.rows] == ["b"]
-    assert owners(ours, name) == {"a": 1, "b": 5}
-    first.check_owned()
 
 
 def test_every_resource_has_its_own_generation(ours: TestedServer, producer: Make, name: str) -> None:
@@ -266,58 +250,7 @@ def test_a_standby_that_works_without_sending_sees_that_its_term_is_over(
     assert terms == 2
 
 
-def test_an_owner_that_claims_again_is_told_what_it_has(producer: Make, name: str) -> None:
-    """OWN-8."""
-    one = producer()
-    claim = one.own(name, ["a"], generation=1)
-    again = one.own(name, ["a", "b"], generation=1)
-    assert again.rows["a"] == claim.rows["a"]
-    assert again.rows["b"].token > claim.token
-    one.check_owned()
-
-
-def test_after_grants_only_if_nobody_was_there_since(producer: Make, name: str) -> None:
-    first, second, third = producer(), producer(), producer()
-    known = first.own(name, ["a"], generation=1).token
-    first.close()
-    newest = second.own(name, ["a"], wait=30).token
-    with pytest.raises(fencepost.Refused) as caught:
-        third.own(name, ["a"], generation=1, after=known)
-    assert caught.value.token == newest
-    assert third.own(name, ["a"], generation=1, after=newest).token > newest
-
-
-@pytest.mark.parametrize(
-    ("resources", "how"),
-    [(["a"], {"generation": -1}), ([""], {"generation": 1}), (["x" * 1001], {"generation": 1}),
-     (["b", "b"], {"generation": 1}), ([], {"generation": 1}), (["a"], {})],
-)  # fmt: skip
-def test_a_mistake_changes_nothing(
-    ours: TestedServer, producer: Make, name: str, resources: list[str], how: Any
-) -> None:
-    one, other = producer(), producer()
-    one.own(name, ["a"], generation=1)
-    with pytest.raises(ValueError, match=r"generation|name|resources"):
-        other.own(name, resources, **how)
-    assert owners(ours, name) == {"a": 1}
-
-
 # --- waiting, giving back, sessions ---
-
-
-def test_a_claim_waits_until_it_is_given_back(producer: Make, name: str) -> None:
-    first, second = producer(), producer()
-    claim = first.own(name, ["a"], generation=1)
-    granted: list[fencepost.Claim] = []
-    waiting = threading.Thread(target=lambda: granted.append(second.own(name, ["a"], wait=True)))
-    waiting.start()
-    with pytest.raises(TimedOut):
-        producer().own(name, ["a"], wait=0.1)
-    assert granted == []
-    claim.release()
-    waiting.join(30)
-    assert granted[0].token > claim.token
-    first.check_owned()  # gave back, and was not fenced
 
 
 def test_a_block_gives_back_when_everything_in_it_is_settled(ours: TestedServer, producer: Make, guarded: str) -> None:
@@ -349,31 +282,6 @@ def test_an_idle_owner_keeps_its_session(producer: Make, name: str) -> None:
     with pytest.raises(TimedOut):
         producer().own(name, ["a"], wait=4.5)
     one.check_owned()
-
-
-def test_a_claim_that_waits_can_be_interrupted_and_the_producer_goes_on(
-    ours: TestedServer, producer: Make, name: str
-) -> None:
-    one, other = producer(), producer()
-    one.own(name, ["a"], generation=1)
-    raised: list[FencepostError] = []
-
-    def wait() -> None:
-        try:
-            other.own(name, ["a"], wait=True)
-        except Closed as closed:
-            raised.append(closed)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    while not is_waited_for(ours, name):
-        pass
-    other.interrupt()
-    waiting.join(30)
-    assert raised
-    while is_waited_for(ours, name):
-        pass
-    other.send(name, "v").result(30)
 
 
 # --- fork ---

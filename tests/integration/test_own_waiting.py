@@ -174,6 +174,7 @@ def test_a_claim_that_waits_can_be_given_up(address: str, name: str, hold: Calla
             waiting.join(PATIENCE)
             assert len(raised) == 1
             Waiters.until(lambda: not admin.owners(name).waiting)
+        producer.send(name, "v").result(PATIENCE)
 
 
 def test_an_idle_holder_learns_that_it_was_replaced(hold: Callable[..., fencepost.Hold]) -> None:
@@ -184,22 +185,6 @@ def test_an_idle_holder_learns_that_it_was_replaced(hold: Callable[..., fencepos
     with pytest.raises(Fenced):
         first.check()
     second.check()
-
-
-def test_an_idle_producer_that_owns_learns_that_it_was_replaced(address: str, name: str) -> None:
-    with fencepost.Producer(address) as first, fencepost.Producer(address) as second:
-        claim = first.own(name, ["a"], wait=10.0, session=SESSION)
-        second.own(name, ["a"], generation=claim.generation)
-
-        def is_fenced() -> bool:
-            try:
-                first.check_owned()
-            except Fenced:
-                return True
-            return False
-
-        Waiters.until(is_fenced)
-        second.check_owned()
 
 
 class Holder:

@@ -396,10 +396,10 @@ def test_a_second_process_with_the_same_name_is_named(server: TestedServer, wide
 
 async def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> None:
     write(server, wide, 40, 4)
-    with Reader(server.address, wide, group=f"{wide}-arrow", stop="latest") as reader:
-        assert sum(batch.num_rows for batch in reader.arrow()) == 40
-        reader.commit()
-        assert set(reader.committed().values()) == {10}
+    with Reader(server.address, wide, group=f"{wide}-arrow", stop="latest") as blocking:
+        assert sum(batch.num_rows for batch in blocking.arrow()) == 40
+        blocking.commit()
+        assert set(blocking.committed().values()) == {10}
     events: list[str] = []
     readers: list[AsyncReader] = []
 

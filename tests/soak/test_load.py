@@ -187,10 +187,10 @@ def test_five_thousand_topics_are_created_and_deleted_and_memory_stays_flat(serv
 
 async def test_a_slow_consumer_does_not_slow_the_fast_ones(server: fencepost.Server) -> None:
     probe = Probe(server.address)
-    with RawClient(server.address) as writer:
-        writer.create_topic("big")
+    with RawClient(server.address) as client:
+        client.create_topic("big")
         for _ in range(200):
-            assert writer.produce("big", batch([b"x" * 500_000])).error == 0
+            assert client.produce("big", batch([b"x" * 500_000])).error == 0
     host, port = server.address.rsplit(":", 1)
     slow = []
     for number in range(20):  # each asks for 50 MB and never reads the answer

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 
 from fencepost.core.groups.classic import Group
-from fencepost.core.groups.classic_messages import GroupState, Leave, topics_of_subscription
+from fencepost.core.groups.classic_messages import GroupState, topics_of_subscription
 from fencepost.errors import ErrorCode
 from tests.support.classic_group import REBALANCE_MS, SESSION_MS, GroupUnderTest
 
@@ -28,26 +27,6 @@ def under_test() -> GroupUnderTest:
 
 
 class TestJoining:
-    def test_a_dynamic_member_is_first_told_its_id(self, under_test: GroupUnderTest) -> None:
-        result = under_test.joined(under_test.join())
-        assert result.error is ErrorCode.MEMBER_ID_REQUIRED
-        assert result.member_id == "client-0001"
-        assert under_test.state() is GroupState.EMPTY
-
-    def test_a_member_that_comes_back_with_its_id_leads_generation_one(self, under_test: GroupUnderTest) -> None:
-        member_id, handle = under_test.enter()
-        result = under_test.joined(handle)
-        assert (result.error, result.generation, result.leader) == (ErrorCode.NONE, 1, member_id)
-        assert result.protocol == "range"
-        assert result.protocol_type == "consumer"
-        assert [(each.member_id, each.metadata) for each in result.members] == [(member_id, b"range metadata")]
-        assert under_test.state() is GroupState.COMPLETING_REBALANCE
-
-    def test_an_old_client_joins_at_once_without_an_id(self, under_test: GroupUnderTest) -> None:
-        result = under_test.joined(under_test.join(needs_known_id=False))
-        assert result.error is ErrorCode.NONE
-        assert result.member_id == "client-0001"
-
     def test_a_second_member_waits_until_the_first_has_come_back(self, under_test: GroupUnderTest) -> None:
         [first] = under_test.stable(1)
         second, parked = under_test.enter()
@@ -112,27 +91,12 @@ class TestJoining:
         assert under_test.leave(pending) == [ErrorCode.NONE]
         assert under_test.joined(back).error is ErrorCode.NONE
 
-    def test_an_unknown_id_is_refused(self, under_test: GroupUnderTest) -> None:
-        under_test.stable(1)
-        assert under_test.joined(under_test.join("nobody")).error is ErrorCode.UNKNOWN_MEMBER_ID
-
-    @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001])
-    def test_a_session_timeout_out_of_bounds_is_refused(self, under_test: GroupUnderTest, timeout_ms: int) -> None:
-        result = under_test.joined(under_test.join(session_timeout_ms=timeout_ms))
-        assert result.error is ErrorCode.INVALID_SESSION_TIMEOUT
-
     def test_a_full_group_takes_nobody_in(self) -> None:
         under_test = GroupUnderTest(max_size=2)
         first, second = under_test.stable(2)
         assert under_test.joined(under_test.join()).error is ErrorCode.GROUP_MAX_SIZE_REACHED
         handles = [under_test.join(first), under_test.join(second)]
         assert all(under_test.joined(handle).error is ErrorCode.NONE for handle in handles)
-
-    def test_a_follower_that_repeats_its_join_gets_the_same_answer(self, under_test: GroupUnderTest) -> None:
-        _, second = under_test.stable(2)
-        result = under_test.joined(under_test.join(second))
-        assert (result.error, result.generation) == (ErrorCode.NONE, 2)
-        assert under_test.state() is GroupState.STABLE
 
     def test_the_leader_of_a_stable_group_rejoins_to_assign_anew(self, under_test: GroupUnderTest) -> None:
         first, second = under_test.stable(2)
@@ -197,19 +161,6 @@ class TestProtocols:
         under_test.join(first, protocols=(b, a))
         assert under_test.joined(parked).protocol == "range"
 
-    @pytest.mark.parametrize(
-        "how",
-        [
-            {"protocols": (("mine alone", b""),)},
-            {"protocols": ()},
-            {"protocol_type": "connect"},
-            {"protocol_type": ""},
-        ],
-    )
-    def test_nothing_in_common_is_refused(self, under_test: GroupUnderTest, how: dict[str, Any]) -> None:
-        under_test.stable(1)
-        assert under_test.joined(under_test.join(**how)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-
     def test_the_only_member_may_change_its_protocol(self, under_test: GroupUnderTest) -> None:
         [member_id] = under_test.stable(1)
         handle = under_test.join(member_id, protocols=(("sticky", b"s"),))
@@ -240,11 +191,6 @@ class TestSyncing:
         assert under_test.saves == 1
         assert under_test.group.record().members[0].assignment == b"a"
 
-    def test_a_repeated_sync_in_a_stable_group_gets_the_assignment_again(self, under_test: GroupUnderTest) -> None:
-        first, second = under_test.stable(2)
-        assert under_test.synced(under_test.sync(second)).assignment == second.encode()
-        assert under_test.synced(under_test.sync(first)).assignment == first.encode()
-
     def test_a_rebalance_sends_those_who_wait_for_the_assignment_back(self, under_test: GroupUnderTest) -> None:
         first, second = under_test.stable(2)
         under_test.join(first)
@@ -252,21 +198,6 @@ class TestSyncing:
         waiting = under_test.sync(second)
         under_test.enter()
         assert under_test.synced(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
-
-    @pytest.mark.parametrize(
-        ("how", "error"),
-        [
-            ({"generation": 7}, ErrorCode.ILLEGAL_GENERATION),
-            ({"protocol": "sticky"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-            ({"protocol_type": "connect"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
-            ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
-        ],
-    )
-    def test_a_sync_that_does_not_fit_is_refused(
-        self, under_test: GroupUnderTest, how: dict[str, Any], error: ErrorCode
-    ) -> None:
-        member_id, _ = under_test.enter()
-        assert under_test.synced(under_test.sync(member_id, **how)).error is error
 
     def test_a_sync_while_the_group_gathers_is_refused(self, under_test: GroupUnderTest) -> None:
         first, second = under_test.stable(2)
@@ -317,11 +248,6 @@ class TestHeartbeats:
         assert under_test.group.check_commit(under_test.now, member_id, 1, None) is ErrorCode.NONE
         under_test.advance(SESSION_MS - 1)
         assert member_id in under_test.group.members
-
-    def test_another_generation_is_refused(self, under_test: GroupUnderTest) -> None:
-        [member_id] = under_test.stable(1)
-        assert under_test.heartbeat(member_id, 0) is ErrorCode.ILLEGAL_GENERATION
-        assert under_test.heartbeat(member_id, 2) is ErrorCode.ILLEGAL_GENERATION
 
     def test_heartbeats_are_fine_before_the_assignment_is_there(self, under_test: GroupUnderTest) -> None:
         member_id, _ = under_test.enter()
@@ -397,11 +323,6 @@ class TestStaticMembers:
         under_test.sync(first, {first: b"a", second: b"b"}, instance_id="one")
         return first, second
 
-    def test_a_static_member_needs_no_second_round_for_its_id(self, under_test: GroupUnderTest) -> None:
-        result = under_test.joined(under_test.join(instance_id="one"))
-        assert result.error is ErrorCode.NONE
-        assert result.member_id == "one-0001"
-
     def test_a_restarted_follower_takes_its_place_without_a_rebalance(self, under_test: GroupUnderTest) -> None:
         first, second = self.static(under_test)
         saves = under_test.saves
@@ -411,32 +332,6 @@ class TestStaticMembers:
         assert under_test.state() is GroupState.STABLE
         assert under_test.saves == saves + 1
         assert under_test.synced(under_test.sync(result.member_id, instance_id="two")).assignment == b"b"
-
-    def test_the_old_id_is_fenced_everywhere(self, under_test: GroupUnderTest) -> None:
-        _, second = self.static(under_test)
-        under_test.join(instance_id="two")
-        fenced = ErrorCode.FENCED_INSTANCE_ID
-        assert under_test.heartbeat(second, instance_id="two") is fenced
-        assert under_test.synced(under_test.sync(second, instance_id="two")).error is fenced
-        assert under_test.joined(under_test.join(second, instance_id="two")).error is fenced
-        assert under_test.group.check_commit(under_test.now, second, 2, "two") is fenced
-        assert under_test.leave(Leave(second, "two")) == [fenced]
-
-    def test_a_restarted_leader_is_told_to_skip_the_assignment(self, under_test: GroupUnderTest) -> None:
-        self.static(under_test)
-        result = under_test.joined(under_test.join(instance_id="one"))
-        assert result.skip_assignment
-        assert result.leader == result.member_id
-        assert len(result.members) == 2
-
-    def test_a_restarted_leader_with_an_old_client_takes_itself_for_a_follower(
-        self, under_test: GroupUnderTest
-    ) -> None:
-        first, _ = self.static(under_test)
-        result = under_test.joined(under_test.join(instance_id="one", may_skip_assignment=False))
-        assert result.leader == first != result.member_id
-        assert not result.skip_assignment
-        assert result.members == ()
 
     def test_a_restart_that_changes_the_chosen_protocol_causes_a_rebalance(self, under_test: GroupUnderTest) -> None:
         two = (("range", b"r"), ("sticky", b"s"))
@@ -482,31 +377,8 @@ class TestStaticMembers:
         under_test.advance(100_000)
         assert under_test.state() is GroupState.EMPTY
 
-    def test_an_administrator_removes_a_static_member_by_its_name(self, under_test: GroupUnderTest) -> None:
-        first, _ = self.static(under_test)
-        assert under_test.leave(Leave("", "two"), Leave("", "three")) == [
-            ErrorCode.NONE,
-            ErrorCode.UNKNOWN_MEMBER_ID,
-        ]
-        assert set(under_test.group.members) == {first}
-
 
 class TestCommitting:
-    def test_anyone_may_commit_into_an_empty_group_without_a_generation(self, under_test: GroupUnderTest) -> None:
-        assert under_test.group.check_commit(0, "", -1, None) is ErrorCode.NONE
-
-    def test_a_stranger_may_not_commit_into_a_group_with_members(self, under_test: GroupUnderTest) -> None:
-        under_test.stable(1)
-        assert under_test.group.check_commit(0, "", -1, None) is ErrorCode.UNKNOWN_MEMBER_ID
-
-    def test_a_member_commits_in_its_generation_only(self, under_test: GroupUnderTest) -> None:
-        [member_id] = under_test.stable(1)
-        check = under_test.group.check_commit
-        assert check(0, member_id, 1, None) is ErrorCode.NONE
-        assert check(0, member_id, 0, None) is ErrorCode.ILLEGAL_GENERATION
-        assert check(0, "nobody", 1, None) is ErrorCode.UNKNOWN_MEMBER_ID
-        assert check(0, member_id, 1, "nobody") is ErrorCode.UNKNOWN_MEMBER_ID
-
     def test_a_member_may_commit_before_it_rejoins_but_not_before_it_knows_its_part(
         self, under_test: GroupUnderTest
     ) -> None:
@@ -521,23 +393,6 @@ class TestCommitting:
 class TestThroughACrash:
     def restored(self, under_test: GroupUnderTest) -> Group:
         return Group.restore("group", under_test.group.settings, lambda: "new", under_test.group.record(), 1_000)
-
-    def test_members_go_on_with_heartbeats(self, under_test: GroupUnderTest) -> None:
-        first, second = under_test.stable(2)
-        group = self.restored(under_test)
-        assert group.state is GroupState.STABLE
-        assert group.heartbeat(1_000, first, 2) is ErrorCode.NONE
-        assert group.heartbeat(1_000, second, 2) is ErrorCode.NONE
-        assert group.record() == under_test.group.record()
-
-    def test_who_died_with_the_server_is_out_after_a_session(self, under_test: GroupUnderTest) -> None:
-        first, second = under_test.stable(2)
-        group = self.restored(under_test)
-        group.heartbeat(5_000, first, 2)
-        assert group.next_deadline() == 1_000 + SESSION_MS
-        group.tick(1_000 + SESSION_MS)
-        assert set(group.members) == {first}
-        assert second not in group.members
 
     def test_a_static_member_finds_its_place_again(self, under_test: GroupUnderTest) -> None:
         first = under_test.joined(under_test.join(instance_id="one")).member_id
@@ -575,6 +430,3 @@ class TestSubscriptions:
     )
     def test_broken_metadata_is_no_subscription(self, metadata: bytes) -> None:
         assert topics_of_subscription(metadata) is None
-
-    def test_a_whole_subscription_is_read(self) -> None:
-        assert topics_of_subscription(subscription("x", "y")) == frozenset({"x", "y"})
