@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 
 class Contender:
-    def __init__(self, module: str, address: str, topic: str, group: str) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, address, topic, group],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
