@@ -11,7 +11,6 @@ there, one that says "no" is not and never will be, and only "unknown" may be ei
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from typing import Final, NamedTuple
 import pytest
 
 import fencepost
+from tests.support.examples import examples
 from tests.support.takeover_process import Contender
 from tests.workers.own_producer import PARTITIONS
 
@@ -42,16 +42,15 @@ class Ground(NamedTuple):
 
 @pytest.fixture(params=["os", "always", "fencepost", pytest.param("kafka", marks=pytest.mark.kafka)])
 def ground(request: pytest.FixtureRequest) -> Iterator[Ground]:
-    take_overs = os.environ.get("FENCEPOST_TAKE_OVERS")
     if request.param == "kafka":
-        yield Ground(request.getfixturevalue("kafka").address, "kafka", ON_KAFKA, int(take_overs or "15"))
+        yield Ground(request.getfixturevalue("kafka").address, "kafka", ON_KAFKA, examples(15))
         return
     is_ours = request.param in ("os", "always")
     with fencepost.Server(sync=request.param if is_ours else "os", process=True) as server:
         if is_ours:
-            yield Ground(server.address, "server", ON_OUR_SERVER, int(take_overs or "25"))
+            yield Ground(server.address, "server", ON_OUR_SERVER, examples(25))
         else:
-            yield Ground(server.address, "kafka", ON_KAFKA, int(take_overs or "15"))
+            yield Ground(server.address, "kafka", ON_KAFKA, examples(15))
 
 
 def test_a_fenced_producer_writes_nothing_and_its_tickets_tell_the_truth(

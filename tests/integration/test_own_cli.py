@@ -13,7 +13,7 @@ import pytest
 import fencepost
 from fencepost.client.own.hold import hold
 from fencepost.core.own.claim_request import Refused
-from fencepost.errors import Fenced, TimedOut
+from fencepost.errors import TimedOut
 from tests.conftest import Engine
 
 pytestmark = pytest.mark.integration
@@ -122,16 +122,6 @@ def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engi
     assert done.returncode == 2
     assert "after `--`" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_holder_learns_that_it_was_replaced(engine: Engine, name: str) -> None:
-    with hold(engine.address, "g", [name], generation=1, session=2.0) as first:
-        first.check()
-        with hold(engine.address, "g", [name], generation=1) as second:
-            assert first.lost.wait(60)
-            with pytest.raises(Fenced):
-                first.check()
-            assert second.token > first.token
 
 
 def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(engine: Engine, name: str) -> None:

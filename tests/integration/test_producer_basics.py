@@ -70,15 +70,6 @@ def test_timestamps_in_seconds_are_refused_and_others_stored(server: TestedServe
         assert [(record.value, record.timestamp) for record in reader] == [(b"kept", stamp) for stamp in stamps]
 
 
-@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches_are_accepted(server: TestedServer, client: RawClient, topic: str, compression: str) -> None:
-    """PROD-9."""
-    with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]
-        for i in range(500):
-            producer.send(topic, b"%d" % i * 10)
-    assert read_all(client, topic) == [b"%d" % i * 10 for i in range(500)]
-
-
 def test_keys_go_where_every_kafka_client_puts_them(server: TestedServer, client: RawClient, name: str) -> None:
     client.create_topic(name, partitions=3)
     with Producer(server.address) as producer:
