@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -16,12 +15,6 @@ from tests.support.migration import abort, command, log, migrate, write_with_gap
 from tests.support.process import Child
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
 
 
 def test_every_record_keeps_its_offset_whatever_lies_between(source: fencepost.Server, kafka: Kafka, name: str) -> None:

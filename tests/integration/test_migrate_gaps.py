@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ from tests.support.process import Child
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
-
-
-@pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import confluent_kafka
 import pytest
@@ -13,12 +12,6 @@ from tests.conftest import Engine
 from tests.support.migration import migrate
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
 
 
 @pytest.fixture

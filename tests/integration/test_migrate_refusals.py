@@ -15,12 +15,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
-
-
-@pytest.fixture
 def target() -> Iterator[fencepost.Server]:
     """Another server instead of Apache Kafka: only what happens before the first change matters here."""
     with fencepost.Server() as server:
