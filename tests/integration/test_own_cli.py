@@ -89,32 +89,6 @@ def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(en
     assert list(tokens) == [first, second]
 
 
-def test_the_command_is_ended_when_somebody_takes_over(engine: Engine, name: str) -> None:
-    child = subprocess.Popen(
-        command("own", "jobs", name, "--", sys.executable, "-uc", "print('running'); import time; time.sleep(300)"),
-        env=environment(engine),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "running\n"
-    listed = subprocess.run(
-        command("owners", "jobs", "--json"),
-        env=environment(engine),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert name in [row["resource"] for row in json.loads(listed.stdout)["owners"]]
-    with hold(engine.address, "jobs", [name], generation=1) as held:
-        _, complaint = child.communicate(timeout=60)
-        assert held.generation == 2
-    assert child.returncode == 75
-    assert complaint.startswith(f"fencepost: somebody else owns {name} in jobs now: ")
-    assert f":{os.getpid()} " in complaint, "it names the process"
-
-
 def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engine) -> None:
     done = subprocess.run(
         command("own", "jobs", "x"), env=environment(engine), capture_output=True, text=True, check=False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pyarrow as pa
@@ -200,24 +199,3 @@ def test_a_line_that_is_cut_again_and_again_under_load_loses_and_doubles_nothing
             proxy.cut()
         producer.flush()
     assert read_all(client, topic) == [b"first", *(b"%d" % i for i in range(2000))]
-
-
-def test_after_a_fork_the_child_starts_anew_and_the_parent_goes_on(
-    server: TestedServer, client: RawClient, topic: str
-) -> None:
-    producer = Producer(server.address)
-    producer.send(topic, b"parent before").result(30)
-    child = os.fork()
-    if child == 0:  # nothing of pytest may run in here
-        code = 1
-        try:
-            producer.send(topic, b"child").result(30)
-            producer.close()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    producer.send(topic, b"parent after").result(30)
-    producer.close()
-    assert read_all(client, topic) == [b"parent before", b"child", b"parent after"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from dataclasses import replace
 from itertools import islice
@@ -13,7 +12,7 @@ import pytest
 from fencepost.client.admin_client import Admin
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed
+from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed
 from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
@@ -203,25 +202,6 @@ def test_closing_in_the_middle_aborts(server: TestedServer, topic: str) -> None:
     with Producer(server.address) as other:
         other.send(topic, b"behind it")
     assert committed(server, topic, 1) == [b"behind it"]
-
-
-def test_a_fork_leaves_the_name_with_the_parent(server: TestedServer, topic: str) -> None:
-    producer = Producer(server.address, name=topic)
-    with producer.transaction():
-        producer.send(topic, b"parent").result(30)
-        child = os.fork()
-        if child == 0:  # nothing of pytest may run in here
-            code = 1
-            try:
-                producer.send(topic, b"child")
-            except Closed:
-                code = 0
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-    producer.close()
-    assert committed(server, topic, 1) == [b"parent"]
 
 
 @pytest.mark.parametrize("key", [22, 24])

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import fencepost
 from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooSlow, TopicRecreated
 from fencepost.client.reader import ReadRecord
 from fencepost.core.groups.membership import GroupProtocol
@@ -425,8 +424,3 @@ async def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> 
         assert events[0] == "assigned"
         assert len(reader.assignment) >= 2
         assert await reader.committed()
-
-
-def test_the_readers_names_are_exported() -> None:
-    assert fencepost.TooSlow is TooSlow
-    assert issubclass(TooSlow, PartitionsLost)

@@ -144,23 +144,6 @@ class TestJoining:
 
 
 class TestProtocols:
-    def test_the_protocol_most_members_prefer_wins(self, under_test: GroupUnderTest) -> None:
-        a, b = ("range", b"r"), ("sticky", b"s")
-        first, _ = under_test.enter(protocols=(a, b))
-        second, _ = under_test.enter(protocols=(b, a))
-        third, parked = under_test.enter(protocols=(b, a))
-        under_test.join(second, protocols=(b, a))
-        under_test.join(first, protocols=(a, b))
-        assert under_test.joined(parked).protocol == "sticky"
-        assert third in under_test.group.members
-
-    def test_a_protocol_that_one_does_not_speak_cannot_win(self, under_test: GroupUnderTest) -> None:
-        a, b = ("range", b"r"), ("sticky", b"s")
-        first, _ = under_test.enter(protocols=(b, a))
-        _, parked = under_test.enter(protocols=(a,))
-        under_test.join(first, protocols=(b, a))
-        assert under_test.joined(parked).protocol == "range"
-
     def test_the_only_member_may_change_its_protocol(self, under_test: GroupUnderTest) -> None:
         [member_id] = under_test.stable(1)
         handle = under_test.join(member_id, protocols=(("sticky", b"s"),))
