@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -20,10 +19,6 @@ from tests.support.proxy import Proxy
 from tests.support.scripted import Api, DelayedAnswer
 
 pytestmark = pytest.mark.integration
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(main, 60))
 
 
 async def values(server: TestedServer, topic: str, **where: Any) -> list[bytes | None]:

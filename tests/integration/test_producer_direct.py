@@ -560,14 +560,10 @@ async def send_for_the_loop(
         await asyncio.wait_for(awaiting, 20)
 
 
-def test_awaited_records_arrive_in_order(server: TestedServer, client: RawClient, topic: str) -> None:
+async def test_awaited_records_arrive_in_order(server: TestedServer, client: RawClient, topic: str) -> None:
     sent = [b"%d" % number for number in range(300)]
-
-    async def main() -> list[int]:
-        async with AsyncProducer(server.address) as producer:
-            return [(await producer.send(topic, value, partition=0)).offset for value in sent]
-
-    assert asyncio.run(main()) == list(range(300))
+    async with AsyncProducer(server.address) as producer:
+        assert [(await producer.send(topic, value, partition=0)).offset for value in sent] == list(range(300))
     assert read_all(client, topic) == sent
 
 
