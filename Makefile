@@ -72,7 +72,7 @@ test-long: tools setup  ## what `make test` leaves out: every kill point, every 
 
 soak: tools setup  ## thousands of kills, hours
 	$(PYTEST) -m soak -s $(ARGS)
-	FENCEPOST_EXAMPLES=3 $(PYTEST) tests/model tests/fault/test_use_cases.py tests/fault/test_own_takeover.py
+	FENCEPOST_EXAMPLES=3 $(PYTEST) tests/model tests/fault/test_use_cases.py tests/fault/test_own_producer.py
 
 hostile: setup  ## the attacks in full, and the table of what a bystander felt
 	$(PYTEST) tests/hostile -m hostile --long-attacks $(ARGS)

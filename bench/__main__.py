@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import shutil
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.console import Console
 
-from bench import machine
+from bench import run
 from bench.brokers import ALWAYS, KAFKA, OS, Broker, Fencepost, Kafka
 from bench.growth.plan import AXES as GROWTH
-from bench.report import table
 from bench.results import Results
 from bench.server import (
     backup,
@@ -34,9 +29,6 @@ from bench.side_by_side import plan as clients_plan
 from bench.spark import names as spark_names
 from bench.spark import plan as spark_plan
 
-RESULTS = Path(__file__).resolve().parent / "results"
-_BUSY = 0.5
-"""Load average above which others would be measured too."""
 CLIENT_SECTIONS = ("throughput", "latency", "memory")
 SECTIONS = (
     "footprint", "throughput", "latency", "idempotence", "partitions", "scrape", "console", "restart", "backup",
@@ -59,45 +51,32 @@ def main() -> None:
 
 
 @main.command()
-@click.option(
-    "--quick", is_flag=True, help="A few minutes, one repetition, a smaller log: for a look, not for a claim."
-)
+@run.quick
 @click.option("--only", multiple=True, type=click.Choice(SECTIONS), help="Only this section; may be repeated.")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
-@click.option("--name", help="Of the result files [default: server-DATE, with -quick].")
-@click.option(
-    "--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data meanwhile."
-)
+@run.reps
+@run.name
+@run.folder
 def server(quick: bool, only: tuple[str, ...], reps: int | None, name: str | None, folder: Path | None) -> None:
     """The embedded server beside Apache Kafka, under confluent-kafka and Java's own tools. Needs java and mvn."""
-    console = _console()
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
-    chosen = plan.quick(scratch) if quick else plan.full(scratch)
-    if reps is not None:
-        chosen = replace(chosen, reps=reps, footprint_reps=reps, scrape_reps=reps)
-    kind = "quick" if quick else "full"
-    wanted = only or SECTIONS
-    today = dt.datetime.now(dt.UTC).date()
-    stem = name or f"server-{today}{'-quick' if quick else ''}{''.join(f'-{section}' for section in only)}"
-    about = {**machine.describe(), "run": f"{kind}, {chosen.reps} repetitions"}
-    results = Results(about, RESULTS / f"{stem}.json")
-    try:
-        _measure(chosen, wanted, results, console)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        _report(results, console, RESULTS / f"{stem}.png")
+    count = reps or (plan.quick if quick else plan.full)(Path()).reps
+    how = f"{count} repetitions"
+    with run.running("server", quick=quick, how=how, name=name, folder=folder, parts=only) as going:
+        chosen = (plan.quick if quick else plan.full)(going.scratch)
+        if reps is not None:
+            chosen = replace(chosen, reps=reps, footprint_reps=reps, scrape_reps=reps)
+        _measure(chosen, only or SECTIONS, going)
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="Fewer rows, two repetitions: for a look, not for a claim.")
+@run.quick
 @click.option("--rows", type=click.IntRange(min=1000), help="Rows, instead of the plan's.")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@run.reps
 @click.option(
     "--only", multiple=True, type=click.Choice(sorted(SPARK_SECTIONS)), help="Only this section; may be repeated."
 )
 @click.option("--connector/--no-connector", default=True, help="Spark's own connector beside ours [default: yes].")
-@click.option("--name", help="Of the result files [default: spark-DATE, with -quick].")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+@run.name
+@run.folder
 def spark(
     quick: bool,
     rows: int | None,
@@ -111,41 +90,23 @@ def spark(
     from bench.spark.measure import measure
     from bench.spark.session import open_session
 
-    console = _console()
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
     chosen = spark_plan.QUICK if quick else spark_plan.FULL
     chosen = replace(chosen, rows=rows or chosen.rows, reps=reps or chosen.reps)
-    today = dt.datetime.now(dt.UTC).date()
-    stem = name or f"spark-{today}{'-quick' if quick else ''}"
-    kind = "quick" if quick else "full"
-    about = {**machine.describe("pyspark"), "run": f"{kind}, {chosen.reps} repetitions of {chosen.rows:,} rows"}
-    results = Results(about, RESULTS / f"{stem}.json")
-    brokers: dict[str, Broker] = {KAFKA: Kafka(scratch / "kafka"), OS: Fencepost(scratch / "fencepost-os", "os")}
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
-        for broker in brokers.values():
-            broker.start()
-        session = open_session(connector=connector)
-        sections = tuple(SPARK_SECTIONS[each] for each in only)
-        measure(chosen, session, brokers, results, say, connector=connector, only=sections)
-        session.stop()
-    finally:
-        for broker in brokers.values():
-            broker.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-        _report(results, console, RESULTS / f"{stem}.png")
+    how = f"{chosen.reps} repetitions of {chosen.rows:,} rows"
+    with run.running("spark", quick=quick, how=how, name=name, folder=folder, packages=["pyspark"]) as going:
+        brokers: dict[str, Broker] = {
+            KAFKA: Kafka(going.scratch / "kafka"),
+            OS: Fencepost(going.scratch / "fencepost-os", "os"),
+        }
+        with run.started(*brokers.values()):
+            session = open_session(connector=connector)
+            sections = tuple(SPARK_SECTIONS[each] for each in only)
+            measure(chosen, session, brokers, going.results, going.say, connector=connector, only=sections)
+            session.stop()
 
 
-def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, console: Console) -> None:
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    load = results.about["machine"]["load_before"]
-    if load > _BUSY:
-        console.print(f"the machine is busy (load {load}): these figures will be noise", style="red")
+def _measure(chosen: plan.Plan, wanted: tuple[str, ...], going: run.Run) -> None:
+    results, _, say = going
     kafka = Kafka(chosen.folder / "kafka")
     ours = {sync: Fencepost(chosen.folder / f"fencepost-{sync}", sync) for sync in ("os", "always")}
     brokers: list[Broker] = [kafka, ours["os"], ours["always"]]
@@ -183,8 +144,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
 
 
 @main.command()
-@click.option("--quick", is_flag=True, help="Two repetitions, fewer records: for a look, not for a claim.")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@run.quick
+@run.reps
 @click.option(
     "--size",
     "sizes",
@@ -193,8 +154,8 @@ def _measure(chosen: plan.Plan, wanted: tuple[str, ...], results: Results, conso
     help="Only records of so many bytes; may be repeated.",
 )
 @click.option("--only", multiple=True, type=click.Choice(CLIENT_SECTIONS), help="Only this; may be repeated.")
-@click.option("--name", help="Of the result files [default: clients-DATE, with -quick].")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+@run.name
+@run.folder
 def clients(
     quick: bool,
     reps: int | None,
@@ -208,50 +169,32 @@ def clients(
     from bench.side_by_side import memory
     from bench.side_by_side import throughput as rates
 
-    console = _console()
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
     chosen = clients_plan.QUICK if quick else clients_plan.FULL
-    if reps is not None:
-        chosen = replace(chosen, reps=reps)
+    chosen = replace(chosen, reps=reps or chosen.reps)
     if sizes:
         chosen = replace(chosen, records={size: count for size, count in chosen.records.items() if str(size) in sizes})
-    today = dt.datetime.now(dt.UTC).date()
-    stem = name or f"clients-{today}{'-quick' if quick else ''}{''.join(f'-{section}' for section in only)}"
-    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {chosen.reps} repetitions"}
-    results = Results(about, RESULTS / f"{stem}.json")
-    kafka, ours = Kafka(scratch / "kafka"), Fencepost(scratch / "fencepost-os", "os")
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
-        kafka.start()
-        ours.start()
-        wanted = only or CLIENT_SECTIONS
-        rates.warm_up(chosen, kafka, ours, say)
-        if "throughput" in wanted:
-            rates.measure(chosen, kafka, ours, results, say)
-        if "latency" in wanted:
-            one_record.measure(chosen, kafka, ours, results, say)
-        if "memory" in wanted:
-            memory.measure(chosen, ours, results, say)
-    finally:
-        kafka.remove()
-        ours.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-        _report(results, console, RESULTS / f"{stem}.png")
+    wanted = only or CLIENT_SECTIONS
+    how = f"{chosen.reps} repetitions"
+    with run.running("clients", quick=quick, how=how, name=name, folder=folder, parts=only) as (results, scratch, say):
+        kafka, ours = Kafka(scratch / "kafka"), Fencepost(scratch / "fencepost-os", "os")
+        with run.started(kafka, ours):
+            rates.warm_up(chosen, kafka, ours, say)
+            if "throughput" in wanted:
+                rates.measure(chosen, kafka, ours, results, say)
+            if "latency" in wanted:
+                one_record.measure(chosen, kafka, ours, results, say)
+            if "memory" in wanted:
+                memory.measure(chosen, ours, results, say)
 
 
 @main.command()
-@click.option(
-    "--quick", is_flag=True, help="Fewer records, one repetition, a log of 1 GiB: for a look, not for a claim."
-)
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
+@run.quick
+@run.reps
 @click.option("--only", multiple=True, type=click.Choice(list(GROWTH)), help="Only this question; may be repeated.")
 @click.option("--most", type=click.IntRange(min=1), help="End each curve at this value.")
 @click.option("--kafka/--no-kafka", default=True, help="Apache Kafka beside our server [default: yes].")
-@click.option("--name", help="Of the result files [default: growth-DATE, with -quick].")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="Where brokers keep their data.")
+@run.name
+@run.folder
 def growth(
     quick: bool,
     reps: int | None,
@@ -266,48 +209,20 @@ def growth(
     from bench.growth.measure import measure
     from bench.growth.plan import FULL, QUICK
 
-    console = _console()
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
     chosen = QUICK if quick else FULL
     chosen = replace(chosen, reps=reps or chosen.reps)
     if most is not None:
         chosen = chosen.up_to(most)
-    today = dt.datetime.now(dt.UTC).date()
-    stem = name or f"growth-{today}{'-quick' if quick else ''}{''.join(f'-{question}' for question in only)}"
-    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, repetitions: {chosen.reps}"}
-    results = Results(about, RESULTS / f"{stem}.json")
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
+    how = f"repetitions: {chosen.reps}"
+    with run.running("growth", quick=quick, how=how, name=name, folder=folder, parts=only) as (results, scratch, say):
         measure(chosen, only or tuple(GROWTH), scratch, kafka, results, say)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        _report(results, console, RESULTS / f"{stem}.png")
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def report(file: Path) -> None:
     """The tables and the picture of a run that was saved as JSON."""
-    _report(Results.load(file), _console(), file.with_suffix(".png"))
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=150)
-
-
-def _report(results: Results, console: Console, picture_path: Path) -> None:
-    from bench.report import growth, own, picture
-
-    table.show(results, console)
-    drawn = [path.name for path in growth.draw(results, picture_path)]
-    if picture.draw(results, picture_path) or own.draw(results, picture_path):
-        drawn.append(picture_path.name)
-    if results.path is not None:
-        console.print(" and ".join((f"saved: {results.path}", *drawn)), highlight=False)
+    run.report(Results.load(file), run.make_console(), file)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,9 @@ each partition that moves has got its first record; records are written to all o
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -26,10 +23,9 @@ from typing import Any, Final
 
 import click
 
-from bench import machine, payload, topics
+from bench import payload, run, topics
 from bench.brokers import Broker, Fencepost, cpu_seconds
 from bench.jobs import PARTITIONS
-from bench.results import Results
 
 READING: Final = "reading in a group"
 PROCESSING: Final = "1,000 records per transaction"
@@ -320,29 +316,19 @@ def _await_quiet(holders: Sequence[Member], at_least: int) -> list[float]:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="Fewer records and repetitions: for a look, not for a claim.")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of 5 (or 2).")
+@run.quick
+@run.reps
 @click.pass_context
 def main(context: click.Context, quick: bool, reps: int | None) -> None:
     """Measure groups on our server beside confluent-kafka."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
-
-    from bench.report import table
-
     repetitions = reps or (2 if quick else 5)
-    console = Console(width=150)
-    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {repetitions} repetitions"}
-    name = f"groups-{dt.datetime.now(dt.UTC).date()}{'-quick' if quick else ''}"
-    results = Results(about, Path(__file__).resolve().parent / "results" / f"{name}.json")
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
-    broker = Fencepost(scratch / "fencepost", "os")
     records, in_loop = (500_000, 100_000) if quick else (2_000_000, 500_000)
     targets = [CONFLUENT, ITERATION, ARROW]
-    try:
-        broker.start()
-        with topics.topic(broker) as source:
+    with run.running("groups", quick=quick, how=f"{repetitions} repetitions") as (results, scratch, tell):
+        broker = Fencepost(scratch / "fencepost", "os")
+        with run.started(broker), topics.topic(broker) as source:
             fill(broker.address, source, PARTITIONS, in_loop)
             for rep in range(repetitions):
                 for target in [*targets[rep % 3 :], *targets[: rep % 3]]:
@@ -355,16 +341,10 @@ def main(context: click.Context, quick: bool, reps: int | None) -> None:
                         used = cpu_seconds(broker) - before
                         labels = (f"{_MEMBERS} members" if section == READING else "1 member", f"{_SIZE} B")
                         results.add(section, labels, target, "records/s", rate, server_cpu=used)
-                        console.print(
-                            f"{rep + 1}/{repetitions} {section}, {target}: {rate:,.0f} records/s", style="dim"
-                        )
+                        tell(f"{rep + 1}/{repetitions} {section}, {target}: {rate:,.0f} records/s")
                 for what, seconds in move(broker).items():
                     results.add(MOVING, (f"{_MANY} members, {_WIDE} partitions", what), broker.name, "s", seconds)
-                    console.print(f"{rep + 1}/{repetitions} {what}: {seconds:.2f} s", style="dim")
-    finally:
-        broker.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-        table.show(results, console)
+                    tell(f"{rep + 1}/{repetitions} {what}: {seconds:.2f} s")
 
 
 @main.command()

@@ -19,13 +19,10 @@ cost that is smaller is not to be seen. Beside it, what the check at every appen
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import timeit
 from collections.abc import Callable, Iterator
@@ -38,7 +35,7 @@ import click
 import psutil
 
 import fencepost
-from bench import jobs, machine, topics
+from bench import jobs, run, topics
 from bench.brokers import OS, Fencepost
 from bench.jobs import Produce
 from bench.results import Results
@@ -236,39 +233,20 @@ def measure_check(broker: Fencepost, results: Results, say: Callable[[str], None
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="Fewer of everything: for a look, not for a claim.")
+@run.quick
 @click.pass_context
 def main(context: click.Context, quick: bool) -> None:
     """Measure `own` on the embedded server."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
-
-    from bench.report import own, table
-
-    console = Console(width=150)
-    name = f"own-{dt.datetime.now(dt.UTC).date()}{'-quick' if quick else ''}"
-    about = {**machine.describe(), "run": "quick" if quick else "full"}
-    path = Path(__file__).resolve().parent / "results" / f"{name}.json"
-    results = Results(about, path)
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
-    broker = Fencepost(scratch / "fencepost-os", "os")
-    assert broker.name == OS
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
-        broker.start()
-        measure_take_over(broker, results, say, 300 if quick else 1000)
-        measure_held(broker, results, say)
-        measure_check(broker, results, say)
-        measure_others(broker, results, say, 16 if quick else 60, 500_000 if quick else 2_000_000)
-        own.draw(results, path.with_suffix(".png"))
-    finally:
-        broker.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-        table.show(results, console)
+    with run.running("own", quick=quick) as (results, scratch, say):
+        broker = Fencepost(scratch / "fencepost-os", "os")
+        assert broker.name == OS
+        with run.started(broker):
+            measure_take_over(broker, results, say, 300 if quick else 1000)
+            measure_held(broker, results, say)
+            measure_check(broker, results, say)
+            measure_others(broker, results, say, 16 if quick else 60, 500_000 if quick else 2_000_000)
 
 
 @main.command("contend")

@@ -15,9 +15,6 @@ and its share is what it takes of the CPU time that the server needs for the req
 
 from __future__ import annotations
 
-import datetime as dt
-import shutil
-import tempfile
 import time
 import timeit
 from collections.abc import Callable, Iterator
@@ -30,7 +27,7 @@ import click
 import psutil
 
 import fencepost
-from bench import jobs, machine, payload, topics
+from bench import jobs, payload, run, topics
 from bench.jobs import Fetch, Produce
 from bench.results import Results
 from fencepost.core.security.access import Need
@@ -59,7 +56,6 @@ CHECKS_PER_BATCH: Final = 3
 """Two in its Produce and one in its Fetch."""
 _USERS: Final = {"admin": "admin-secret", "alice": "alice-secret"}
 _LABELS: Final = ("100,000 records/s", "batches of 1,000")
-_RESULTS: Final = Path(__file__).resolve().parent / "results"
 
 Say = Callable[[str], None]
 
@@ -213,37 +209,21 @@ def _one_check() -> float:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two repetitions, fewer records: for a look, not for a claim.")
+@run.quick
 @click.option("--only", type=click.Choice(["tls", "authorization"]), help="Only this section.")
 @click.option("--client", "clients", type=click.Choice(CLIENTS), multiple=True, help="Measure TLS with these [all].")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of the plan's.")
-@click.option("--name", help="Of the result file [default: secured-DATE, with -quick].")
+@run.reps
+@run.name
 def main(quick: bool, only: str | None, clients: tuple[str, ...], reps: int | None, name: str | None) -> None:
     """What TLS and ACLs cost. Needs java, mvn and openssl."""
-    from rich.console import Console
-
-    from bench.report import table
-
-    console = Console(width=150)
     plan = QUICK if quick else FULL
     plan = plan._replace(reps=reps or plan.reps)
-    stem = name or f"secured-{dt.datetime.now(dt.UTC).date()}{'-quick' if quick else ''}"
-    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {plan.reps} repetitions"}
-    results = Results(about, _RESULTS / f"{stem}.json")
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
+    with run.running("secured", quick=quick, how=f"{plan.reps} repetitions", name=name) as (results, scratch, say):
         if only != "authorization":
             (scratch / "tls").mkdir()
             measure_tls(scratch / "tls", clients or CLIENTS, plan, results, say)
         if only != "tls":
             measure_authorization(scratch, plan, results, say)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        table.show(results, console)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,10 @@ before that on Kafka.
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import json
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -26,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from bench import machine, payload, topics
+from bench import payload, run, topics
 from bench.brokers import ALWAYS, OS, Broker, Fencepost, Kafka, cpu_seconds
 from bench.results import Results
 
@@ -109,7 +106,7 @@ def do(job: Job) -> Outcome:
     return Outcome(time.perf_counter() - began, taken)
 
 
-def run(job: Job) -> Outcome:
+def do_apart(job: Job) -> Outcome:
     command = [sys.executable, "-m", "bench.transactions", "job", json.dumps(dataclasses.asdict(job))]
     done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode != 0:
@@ -124,7 +121,7 @@ def measure_latency(
         for broker in [*brokers[rep % len(brokers) :], *brokers[: rep % len(brokers)]]:
             with topics.topic(broker, 1) as topic:
                 before = cpu_seconds(broker)
-                taken = run(Job(address=broker.address, topic=topic, records=count, in_each=1)).latencies_ms
+                taken = do_apart(Job(address=broker.address, topic=topic, records=count, in_each=1)).latencies_ms
                 used = cpu_seconds(broker) - before
             cuts = statistics.quantiles(taken, n=100)
             for label, value in (("p50", cuts[49]), ("p99", cuts[98])):
@@ -141,7 +138,7 @@ def measure_throughput(
                 with topics.topic(broker) as topic:
                     in_each = IN_EACH if target == INSIDE else 0
                     before = cpu_seconds(broker)
-                    outcome = run(Job(address=broker.address, topic=topic, records=records, in_each=in_each))
+                    outcome = do_apart(Job(address=broker.address, topic=topic, records=records, in_each=in_each))
                     used = cpu_seconds(broker) - before
                 rate = records / outcome.seconds
                 results.add(THROUGHPUT, (broker.name, f"{_SIZE} B"), target, "records/s", rate, server_cpu=used)
@@ -149,45 +146,26 @@ def measure_throughput(
 
 
 @click.group(invoke_without_command=True)
-@click.option("--quick", is_flag=True, help="Fewer transactions and repetitions: for a look, not for a claim.")
-@click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of 5 (or 2).")
+@run.quick
+@run.reps
 @click.pass_context
 def main(context: click.Context, quick: bool, reps: int | None) -> None:
     """Measure transactions beside Apache Kafka. Needs java and mvn."""
     if context.invoked_subcommand is not None:
         return
     repetitions = reps or (2 if quick else 5)
-    from rich.console import Console
-
-    from bench.report import table
-
-    console = Console(width=150)
-    about = {**machine.describe(), "run": f"{'quick' if quick else 'full'}, {repetitions} repetitions"}
-    name = f"transactions-{dt.datetime.now(dt.UTC).date()}{'-quick' if quick else ''}"
-    results = Results(about, Path(__file__).resolve().parent / "results" / f"{name}.json")
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
-    kafka = Kafka(scratch / "kafka")
-    ours = {sync: Fencepost(scratch / f"fencepost-{sync}", sync) for sync in ("os", "always")}
-    brokers: list[Broker] = [kafka, ours["os"], ours["always"]]
-    assert [broker.name for broker in brokers[1:]] == [OS, ALWAYS]
-
-    def say(line: str) -> None:
-        console.print(line, style="dim", highlight=False)
-
-    try:
-        for broker in brokers:
-            broker.start()
-        for broker in brokers:  # unmeasured: a JVM's first runs are slower than its later ones
-            with topics.topic(broker, 1) as topic:
-                run(Job(address=broker.address, topic=topic, records=2000, in_each=1))
-        measure_latency(brokers, results, say, reps=repetitions, count=500 if quick else 2000)
-        records = 500_000 if quick else 2_000_000
-        measure_throughput([ours["os"], kafka], results, say, reps=repetitions, records=records)
-    finally:
-        for broker in brokers:
-            broker.remove()
-        shutil.rmtree(scratch, ignore_errors=True)
-        table.show(results, console)
+    with run.running("transactions", quick=quick, how=f"{repetitions} repetitions") as (results, scratch, say):
+        kafka = Kafka(scratch / "kafka")
+        ours = {sync: Fencepost(scratch / f"fencepost-{sync}", sync) for sync in ("os", "always")}
+        brokers: list[Broker] = [kafka, ours["os"], ours["always"]]
+        assert [broker.name for broker in brokers[1:]] == [OS, ALWAYS]
+        with run.started(*brokers):
+            for broker in brokers:  # unmeasured: a JVM's first runs are slower than its later ones
+                with topics.topic(broker, 1) as topic:
+                    do_apart(Job(address=broker.address, topic=topic, records=2000, in_each=1))
+            measure_latency(brokers, results, say, reps=repetitions, count=500 if quick else 2000)
+            records = 500_000 if quick else 2_000_000
+            measure_throughput([ours["os"], kafka], results, say, reps=repetitions, records=records)
 
 
 @main.command()

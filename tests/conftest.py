@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import importlib
+import inspect
 import itertools
 import os
 import pkgutil
@@ -112,6 +114,26 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
     suite_time.end(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own. What its fixtures return is entered there if it
+    is an asynchronous context manager."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            given = {}
+            for name in pyfuncitem._fixtureinfo.argnames:
+                value: Any = pyfuncitem.funcargs[name]
+                is_entered = isinstance(value, contextlib.AbstractAsyncContextManager)
+                given[name] = await stack.enter_async_context(value) if is_entered else value
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(run())
+    return True
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ a record written and read back in each partition.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import select
@@ -27,12 +26,10 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -40,7 +37,7 @@ import click
 import psutil
 
 import fencepost
-from bench import machine, payload, topics
+from bench import payload, run, topics
 from bench.brokers import ALWAYS, OS, Fencepost
 from bench.jobs import BATCH_BYTES, LINGER_MS, PARTITIONS
 from bench.results import Results
@@ -272,25 +269,13 @@ def main(
     """Measure backups of a server under load."""
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
-
-    from bench.report import table
-
-    console = Console(width=150)
-    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-", dir=folder))
-    chosen = plans.full(scratch)
-    chosen = replace(chosen, reps=reps, log_bytes=int(chosen.log_bytes * scale))
-    kind = "full" if reps >= _FEWEST else "quick"
-    stem = name or f"server-backup-{dt.datetime.now(dt.UTC).date()}{'-quick' if reps < _FEWEST else ''}"
-    about = {**machine.describe(), "run": f"{kind}, {reps} repetitions, {scale:g} × 10 GiB"}
-    results = Results(about, _ROOT / "bench" / "results" / f"{stem}.json")
     targets = tuple(f"fencepost {each}" for each in sync) or (ALWAYS, OS)
-    try:
-        say = partial(console.print, style="dim", highlight=False)
+    how = f"{reps} repetitions, {scale:g} × 10 GiB"
+    is_quick = reps < _FEWEST
+    with run.running("server-backup", quick=is_quick, how=how, name=name, folder=folder) as (results, scratch, say):
+        chosen = plans.full(scratch)
+        chosen = replace(chosen, reps=reps, log_bytes=int(chosen.log_bytes * scale))
         measure(chosen, results, say, targets=targets, loads=load or tuple(_RATES))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        table.show(results, console)
 
 
 @main.command()

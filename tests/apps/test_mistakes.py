@@ -137,21 +137,17 @@ def test_send_arrow_says_what_it_takes(address: str, topic: str, rows: Any) -> N
 
 
 @pytest.mark.parametrize("is_settled", [False, True], ids=["pending", "settled"])
-def test_asyncio_wait_says_at_once_that_it_takes_no_tickets(address: str, topic: str, is_settled: bool) -> None:
+async def test_asyncio_wait_says_at_once_that_it_takes_no_tickets(address: str, topic: str, is_settled: bool) -> None:
     """It would have its callback called on the send thread, and never wake up."""
-
-    async def main() -> None:
-        async with AsyncProducer(address, linger=0.0 if is_settled else 0.5) as producer:
-            ticket: Any = producer.send(topic, b"value")
-            if is_settled:
-                await ticket
-            with pytest.raises(TypeError, match="takes futures, and no tickets"):
-                await asyncio.wait([ticket])
-            with pytest.raises(TypeError):
-                await asyncio.create_task(ticket)
-            assert (await asyncio.gather(ticket, producer.send(topic, b"other")))[0].offset == 0
-
-    asyncio.run(main())
+    async with AsyncProducer(address, linger=0.0 if is_settled else 0.5) as producer:
+        ticket: Any = producer.send(topic, b"value")
+        if is_settled:
+            await ticket
+        with pytest.raises(TypeError, match="takes futures, and no tickets"):
+            await asyncio.wait([ticket])
+        with pytest.raises(TypeError):
+            await asyncio.create_task(ticket)
+        assert (await asyncio.gather(ticket, producer.send(topic, b"other")))[0].offset == 0
 
 
 def test_a_ticket_that_is_made_a_future_can_be_waited_for_with_others(address: str, topic: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 
 import pytest
@@ -68,14 +67,11 @@ producer.close()
     assert values(address, topic) == ["first", "second", "third"]
 
 
-def test_a_notebooks_running_loop_takes_both_kinds_of_clients(address: str, topic: str) -> None:
-    async def cells() -> None:
-        with Producer(address) as producer:
-            producer.send(topic, b"plain", partition=0).result(60)
-        async with AsyncProducer(address) as asynchronous:
-            await asynchronous.send(topic, b"awaited", partition=0)
-        with contextlib.closing(Reader(address, topic, stop="latest")) as reader:
-            assert [record.value for record in reader] == [b"plain", b"awaited"]
-
-    asyncio.run(cells())
+async def test_a_notebooks_running_loop_takes_both_kinds_of_clients(address: str, topic: str) -> None:
+    with Producer(address) as producer:
+        producer.send(topic, b"plain", partition=0).result(60)
+    async with AsyncProducer(address) as asynchronous:
+        await asynchronous.send(topic, b"awaited", partition=0)
+    with contextlib.closing(Reader(address, topic, stop="latest")) as reader:
+        assert [record.value for record in reader] == [b"plain", b"awaited"]
     assert values(address, topic) == ["plain", "awaited"]

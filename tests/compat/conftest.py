@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.compat.java_tools import Run, Said, Tools, running_tools
 from tests.support.batches import batch
 from tests.support.raw import RawClient
 from tests.support.transactions import TransactionClient
@@ -17,6 +20,31 @@ def address(request: pytest.FixtureRequest) -> str:
     fixture = "kafka" if request.config.getoption("compat_on_kafka") else "fencepost_server"
     found: str = request.getfixturevalue(fixture).address
     return found
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Tools]]:
+    """Starts the JVM for the first test that asks, and again if a tool took it down."""
+    with ExitStack() as stack:
+        started: list[Tools] = []
+
+        def running() -> Tools:
+            if not started or not started[-1].is_running:
+                log = tmp_path_factory.mktemp("tools") / "jvm.log"
+                started.append(stack.enter_context(running_tools(log)))
+            return started[-1]
+
+        yield running
+
+
+@pytest.fixture
+def run(jvm: Callable[[], Tools], kafka_jars: str, address: str) -> Run:
+    tools = jvm()
+
+    def run(tool: str, *arguments: str | Path, stdin: str = "", expect: int = 0) -> Said:
+        return tools.run(tool, "--bootstrap-server", address, *arguments, stdin=stdin, expect=expect)
+
+    return run
 
 
 @pytest.fixture

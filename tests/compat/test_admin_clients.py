@@ -5,9 +5,9 @@ Java's stands in `test_java_tools.py`; groups that have members in `test_groups_
 
 from __future__ import annotations
 
-import asyncio
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import aiokafka
@@ -268,71 +268,48 @@ def test_kafka_python_asks_what_needs_security_or_more_nodes(python: Any, topic:
 
 
 @pytest.fixture
-def aio(address: str) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
-    """Runs a coroutine with a client that is started before and closed after it."""
+def aio(address: str) -> AbstractAsyncContextManager[Any]:
+    @asynccontextmanager
+    async def running() -> AsyncIterator[Any]:
+        client = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=address)
+        await client.start()
+        try:
+            yield client
+        finally:
+            await client.close()
 
-    def run(work: Callable[[Any], Awaitable[None]]) -> None:
-        async def whole() -> None:
-            client = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=address)
-            await client.start()
-            try:
-                await work(client)
-            finally:
-                await client.close()
-
-        asyncio.run(whole())
-
-    return run
+    return running()
 
 
-Aio = Callable[[Callable[[Any], Awaitable[None]]], None]
+async def test_aiokafka_describes_and_grows_a_topic(aio: Any, topic: str) -> None:
+    [described] = await aio.describe_topics([topic])
+    assert (described["topic"], len(described["partitions"])) == (topic, 2)
+    await aio.create_partitions({topic: aiokafka.admin.NewPartitions(5)})
+    [described] = await aio.describe_topics([topic])
+    assert len(described["partitions"]) == 5
 
 
-def test_aiokafka_describes_and_grows_a_topic(aio: Aio, topic: str) -> None:
-    async def work(client: Any) -> None:
-        [described] = await client.describe_topics([topic])
-        assert (described["topic"], len(described["partitions"])) == (topic, 2)
-        await client.create_partitions({topic: aiokafka.admin.NewPartitions(5)})
-        [described] = await client.describe_topics([topic])
-        assert len(described["partitions"]) == 5
-
-    aio(work)
-
-
-def test_aiokafka_describes_and_alters_configs(aio: Aio, topic: str) -> None:
+async def test_aiokafka_describes_and_alters_configs(aio: Any, topic: str) -> None:
     kind = aiokafka.admin.config_resource.ConfigResourceType.TOPIC
-
-    async def work(client: Any) -> None:
-        await client.alter_configs(
-            [aiokafka.admin.config_resource.ConfigResource(kind, topic, {"retention.ms": "5000"})]
-        )
-        [answer] = await client.describe_configs([aiokafka.admin.config_resource.ConfigResource(kind, topic)])
-        [(code, _, _, name, entries)] = answer.resources
-        assert (code, name) == (0, topic)
-        assert {entry[0]: entry[1] for entry in entries}["retention.ms"] == "5000"
-
-    aio(work)
+    await aio.alter_configs([aiokafka.admin.config_resource.ConfigResource(kind, topic, {"retention.ms": "5000"})])
+    [answer] = await aio.describe_configs([aiokafka.admin.config_resource.ConfigResource(kind, topic)])
+    [(code, _, _, name, entries)] = answer.resources
+    assert (code, name) == (0, topic)
+    assert {entry[0]: entry[1] for entry in entries}["retention.ms"] == "5000"
 
 
-def test_aiokafka_describes_the_node_and_groups(aio: Aio, group: str, filled: str) -> None:
-    async def work(client: Any) -> None:
-        cluster = await client.describe_cluster()
-        assert [node["node_id"] for node in cluster["brokers"]] == [1]
-        assert group in {listed[0] for listed in await client.list_consumer_groups()}
-        [answer] = await client.describe_consumer_groups([group])
-        assert answer.groups[0][:3] == (0, group, "Empty")
-        offsets = await client.list_consumer_group_offsets(group)
-        assert offsets[aiokafka.TopicPartition(filled, 0)].offset == 3
-
-    aio(work)
+async def test_aiokafka_describes_the_node_and_groups(aio: Any, group: str, filled: str) -> None:
+    cluster = await aio.describe_cluster()
+    assert [node["node_id"] for node in cluster["brokers"]] == [1]
+    assert group in {listed[0] for listed in await aio.list_consumer_groups()}
+    [answer] = await aio.describe_consumer_groups([group])
+    assert answer.groups[0][:3] == (0, group, "Empty")
+    offsets = await aio.list_consumer_group_offsets(group)
+    assert offsets[aiokafka.TopicPartition(filled, 0)].offset == 3
 
 
-def test_aiokafka_deletes_records(aio: Aio, raw: RawClient, filled: str) -> None:
+async def test_aiokafka_deletes_records(aio: Any, raw: RawClient, filled: str) -> None:
     partition = aiokafka.TopicPartition(filled, 0)
-
-    async def work(client: Any) -> None:
-        wish = aiokafka.admin.RecordsToDelete(before_offset=4)
-        assert await client.delete_records({partition: wish}) == {partition: 4}
-
-    aio(work)
+    wish = aiokafka.admin.RecordsToDelete(before_offset=4)
+    assert await aio.delete_records({partition: wish}) == {partition: 4}
     assert raw.list_offset(filled, -2)[0] == 4

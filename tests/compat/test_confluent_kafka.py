@@ -6,7 +6,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.errors import ErrorCode
 from tests.compat.samples import CODECS, START, Sample, samples
@@ -195,26 +195,3 @@ def test_topics_are_created_described_and_deleted(address: str, name: str) -> No
     assert failure.value.args[0].code() == ErrorCode.TOPIC_ALREADY_EXISTS
     admin.delete_topics([name])[name].result(SECONDS)
     assert name not in admin.list_topics(timeout=SECONDS).topics
-
-
-def test_the_cluster_is_described(address: str) -> None:
-    admin = AdminClient({"bootstrap.servers": address})
-    cluster = admin.describe_cluster().result(SECONDS)
-    assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [address]
-    assert cluster.controller is not None
-    assert cluster.cluster_id == admin.list_topics(timeout=SECONDS).cluster_id
-
-
-def test_offsets_are_listed(address: str, topic: str) -> None:
-    produce(address, topic, samples(20))
-    admin = AdminClient({"bootstrap.servers": address})
-    partition = confluent_kafka.TopicPartition(topic, 0)
-
-    def listed(spec: OffsetSpec) -> int:
-        [future] = admin.list_offsets({partition: spec}).values()
-        return int(future.result(SECONDS).offset)
-
-    assert listed(OffsetSpec.earliest()) == 0
-    assert listed(OffsetSpec.latest()) == 20
-    assert listed(OffsetSpec.max_timestamp()) == 19
-    assert listed(OffsetSpec.for_timestamp(START + 55)) == 6

@@ -69,38 +69,31 @@ def covers(*readers: Reader) -> bool:
         pytest.param({"group_instance_id": "one"}, id="static"),
     ],
 )
-def test_readers_share_a_topic_and_go_on_where_the_group_was(
+async def test_readers_share_a_topic_and_go_on_where_the_group_was(
     address: str, name: str, four: str, settings: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        common = {key: value for key, value in settings.items() if key != "group_instance_id"}
-        async with Reader(address, f"group-{name}", four, **settings) as first:
-            await until(lambda: len(first.values) == 20)
-            await first.consumer.commit()
-            async with Reader(address, f"group-{name}", four, **common) as second:
-                await until(lambda: covers(first, second) and len(first.assigned) == 2)
-                assert second.values == []
-            await until(lambda: covers(first))
-
-    asyncio.run(main())
+    common = {key: value for key, value in settings.items() if key != "group_instance_id"}
+    async with Reader(address, f"group-{name}", four, **settings) as first:
+        await until(lambda: len(first.values) == 20)
+        await first.consumer.commit()
+        async with Reader(address, f"group-{name}", four, **common) as second:
+            await until(lambda: covers(first, second) and len(first.assigned) == 2)
+            assert second.values == []
+        await until(lambda: covers(first))
 
 
-def test_groups_are_seen_by_the_admin_client(address: str, name: str, four: str) -> None:
+async def test_groups_are_seen_by_the_admin_client(address: str, name: str, four: str) -> None:
     group = f"group-{name}"
-
-    async def main() -> None:
-        async with Reader(address, group, four) as reader:
-            await until(lambda: len(reader.values) == 20)
-            await reader.consumer.commit()
-            admin = AIOKafkaAdminClient(bootstrap_servers=address)
-            await admin.start()
-            try:
-                assert (group, "consumer") in await admin.list_consumer_groups()
-                offsets = await admin.list_consumer_group_offsets(group)
-                assert {(p.topic, p.partition): o.offset for p, o in offsets.items()} == {
-                    (four, index): 5 for index in range(PARTITIONS)
-                }
-            finally:
-                await admin.close()
-
-    asyncio.run(main())
+    async with Reader(address, group, four) as reader:
+        await until(lambda: len(reader.values) == 20)
+        await reader.consumer.commit()
+        admin = AIOKafkaAdminClient(bootstrap_servers=address)
+        await admin.start()
+        try:
+            assert (group, "consumer") in await admin.list_consumer_groups()
+            offsets = await admin.list_consumer_group_offsets(group)
+            assert {(p.topic, p.partition): o.offset for p, o in offsets.items()} == {
+                (four, index): 5 for index in range(PARTITIONS)
+            }
+        finally:
+            await admin.close()

@@ -10,13 +10,12 @@ from typing import IO, Any
 
 import pytest
 
-from tests.support.group_client import commit, fetch_offsets
+from tests.compat.java_tools import GROUPS, Run
+from tests.support.group_client import fetch_offsets
 from tests.support.kafka import java
 from tests.support.raw import RawClient
 
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
-
-SECONDS = 120
 
 
 class VerifiableConsumer:
@@ -110,14 +109,6 @@ def new_consumer(address: str, group: str, four: str) -> Iterator[NewConsumer]:
         yield lambda *more: stack.enter_context(VerifiableConsumer(address, group, four, *more))
 
 
-def tool(address: str, *what: str) -> str:
-    """kafka-consumer-groups: what it printed."""
-    command = java("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--bootstrap-server", address, *what)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
 @pytest.mark.every_run("consumer protocol")
 @PROTOCOLS
 def test_two_consumers_share_a_topic_and_one_takes_over(
@@ -140,42 +131,19 @@ def test_two_consumers_share_a_topic_and_one_takes_over(
     assert all(event["success"] for event in first.events if event["name"] == "offsets_committed")
 
 
-@pytest.mark.long
-def test_the_group_tool_lists_describes_and_resets(address: str, raw: RawClient, group: str, four: str) -> None:
-    for partition in range(4):
-        commit(raw, group, four, partition, partition=partition, metadata="note")
-    assert group in tool(address, "--list").split()
-    rows = [line.split() for line in tool(address, "--describe", "--group", group).splitlines() if four in line]
-    assert sorted((int(row[2]), row[3], row[4], row[5]) for row in rows) == [
-        (index, str(index), "5", str(5 - index)) for index in range(4)
-    ]
-    reset = ("--reset-offsets", "--group", group, "--topic", four, "--to-latest")
-    tool(address, *reset, "--dry-run")
-    assert fetch_offsets(raw, group, {four: [0]})[four, 0].committed_offset == 0
-    tool(address, *reset, "--execute")
-    assert {found.committed_offset for found in fetch_offsets(raw, group, None).values()} == {5}
-    tool(address, "--delete-offsets", "--group", group, "--topic", f"{four}:0")
-    assert {index for _, index in fetch_offsets(raw, group, None)} == {1, 2, 3}
-    assert "successful" in tool(address, "--delete", "--group", group)
-    assert fetch_offsets(raw, group, None) == {}
-
-
 @pytest.mark.every_run("classic")
 @PROTOCOLS
 def test_the_group_tool_shows_members_and_state(
-    new_consumer: NewConsumer, address: str, group: str, how: tuple[str, ...]
+    new_consumer: NewConsumer, run: Run, group: str, how: tuple[str, ...]
 ) -> None:
     with new_consumer(*how, "--group-instance-id", "the-one") as consumer:
         consumer.await_held(0, 1, 2, 3)
-        state = tool(address, "--describe", "--state", "--group", group)
+        state = run(GROUPS, "--describe", "--state", "--group", group).out
         assert "Stable" in state
         assert ("uniform" if how[1] == "consumer" else "range") in state
-        [member] = [
-            line for line in tool(address, "--describe", "--members", "--group", group).splitlines() if group in line
-        ]
+        [member] = [line for line in run(GROUPS, "--describe", "--members", "--group", group).lines if group in line]
         assert "/127.0.0.1" in member
         assert "the-one" in member
         assert member.split()[-1] == "4"
-        listed = tool(address, "--list", "--type", how[1], "--state", "stable")
-        assert group in listed
-        assert "is not empty" in tool(address, "--delete", "--group", group)
+        assert group in run(GROUPS, "--list", "--type", how[1], "--state", "stable").out
+        assert "is not empty" in run(GROUPS, "--delete", "--group", group).out

@@ -99,21 +99,15 @@ def test_a_reader_joins_a_classic_group_as_one_of_its_members(address: str, wide
 
 
 @pytest.mark.every_run("fencepost")
-def test_readers_and_aiokafka_share_a_topic(address: str, wide: str) -> None:
+async def test_readers_and_aiokafka_share_a_topic(address: str, wide: str) -> None:
     write(address, wide, 0, 40)
-
-    async def main() -> None:
-        async with test_groups_aiokafka.Reader(address, wide, wide) as other:
-            await test_groups_aiokafka.until(lambda: len(other.values) == 40)
-            with working(address, wide, wide, 1) as workers:
-                await test_groups_aiokafka.until(lambda: len(other.assigned) == 2 and len(workers[0].share) == 2)
-                assert sorted([*other.assigned, *shares(workers)]) == [0, 1, 2, 3]
-                await asyncio.to_thread(write, address, wide, 40, 40)
-                await test_groups_aiokafka.until(
-                    lambda: {*map(int, other.values), *read_by(workers)} >= set(range(40, 80))
-                )
-
-    asyncio.run(main())
+    async with test_groups_aiokafka.Reader(address, wide, wide) as other:
+        await test_groups_aiokafka.until(lambda: len(other.values) == 40)
+        with working(address, wide, wide, 1) as workers:
+            await test_groups_aiokafka.until(lambda: len(other.assigned) == 2 and len(workers[0].share) == 2)
+            assert sorted([*other.assigned, *shares(workers)]) == [0, 1, 2, 3]
+            await asyncio.to_thread(write, address, wide, 40, 40)
+            await test_groups_aiokafka.until(lambda: {*map(int, other.values), *read_by(workers)} >= set(range(40, 80)))
 
 
 @pytest.mark.every_run("fencepost")

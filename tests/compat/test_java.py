@@ -50,33 +50,12 @@ def test_the_verifiable_producer_has_every_record_acknowledged(address: str, raw
     assert raw.end_offset(topic, 0) + raw.end_offset(topic, 1) == 2000
 
 
-def test_the_console_consumer_prints_a_partition(address: str, raw: RawClient, topic: str) -> None:
-    raw.produce(topic, batch([b"one", b"two", b"three"]))
-    tool = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-    what = ["--topic", topic, "--partition", "0", "--offset", "1", "--max-messages", "2", "--timeout-ms", "60000"]
-    assert run(tool, "--bootstrap-server", address, *what).split() == ["two", "three"]
-
-
 def test_producer_performance_writes_all_it_was_told_to(address: str, raw: RawClient, topic: str) -> None:
     tool = "org.apache.kafka.tools.ProducerPerformance"
     what = ["--topic", topic, "--num-records", "20000", "--record-size", "100", "--throughput", "-1"]
     said = run(tool, *what, "--command-property", f"bootstrap.servers={address}")
     assert "20000 records sent" in said
     assert raw.end_offset(topic, 0) + raw.end_offset(topic, 1) == 20_000
-
-
-def test_the_topic_tool_creates_describes_and_deletes(address: str, raw: RawClient, name: str) -> None:
-    tool = ["org.apache.kafka.tools.TopicCommand", "--bootstrap-server", address, "--topic", name]
-    run(*tool, "--create", "--partitions", "3", "--config", "retention.ms=86400000")
-    assert f"Topic: {name}\tPartition: 2\tLeader:" in run(*tool, "--describe")
-    run(*tool, "--delete")
-    assert name not in {entry.name for entry in raw.metadata(None).topics}
-
-
-def test_the_offset_tool_prints_the_ends(address: str, raw: RawClient, topic: str) -> None:
-    raw.produce(topic, batch([b"x"] * 7), partition=1)
-    said = run("org.apache.kafka.tools.GetOffsetShell", "--bootstrap-server", address, "--topic", topic)
-    assert set(said.split()) == {f"{topic}:0:0", f"{topic}:1:7"}
 
 
 def test_kafkas_dump_tool_reads_our_segments(tmp_path: Path) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.compat.java_tools import CONFIGS, GROUPS, JAVA, SECONDS, TOPICS, Said, Tools, running_tools
+from tests.compat.java_tools import CONFIGS, GROUPS, JAVA, SECONDS, TOPICS, Run, Tools
 from tests.support.batches import batch
 from tests.support.group_client import await_coordinator, commit, fetch_offsets
 from tests.support.kafka import java
@@ -24,34 +23,6 @@ from tests.support.raw import RawClient
 pytestmark = [pytest.mark.compat, pytest.mark.kafka, pytest.mark.usefixtures("kafka_jars")]
 
 PACKAGE = "org.apache.kafka.tools"
-
-Run = Callable[..., Said]
-
-
-@pytest.fixture(scope="module")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Tools]]:
-    """Starts the JVM for the first test that asks, and again if a tool took it down."""
-    with ExitStack() as stack:
-        started: list[Tools] = []
-
-        def running() -> Tools:
-            if not started or not started[-1].is_running:
-                log = tmp_path_factory.mktemp("tools") / "jvm.log"
-                started.append(stack.enter_context(running_tools(log)))
-            return started[-1]
-
-        yield running
-
-
-@pytest.fixture
-def run(jvm: Callable[[], Tools], kafka_jars: str, address: str) -> Run:
-    """Runs a tool against the server."""
-    tools = jvm()
-
-    def run(tool: str, *arguments: str | Path, stdin: str = "", expect: int = 0) -> Said:
-        return tools.run(tool, "--bootstrap-server", address, *arguments, stdin=stdin, expect=expect)
-
-    return run
 
 
 @pytest.fixture
@@ -166,6 +137,8 @@ def test_what_the_console_producer_reads_the_console_consumer_prints(run: Run, t
     said = run(f"{PACKAGE}.consumer.ConsoleConsumer", *read, "--group", group, *printing)
     assert sorted(said.lines) == sorted(lines.splitlines())
     assert "Processed a total of 100 messages" in said.error
+    at = ("--topic", topic, "--partition", "1", "--offset", "1", "--max-messages", "2", "--timeout-ms", "30000")
+    assert len(run(f"{PACKAGE}.consumer.ConsoleConsumer", *at).lines) == 2
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
@@ -216,6 +189,9 @@ def test_offsets_of_a_group_are_reset_in_every_way(run: Run, raw: RawClient, top
     for number in range(10):
         raw.produce(topic, batch([b"x"], timestamps=[start + 1000 * number]))
     commit(raw, group, topic, 4)
+    dry = ("--reset-offsets", "--group", group, "--topic", topic, "--to-latest", "--dry-run")
+    run(GROUPS, *dry)
+    assert fetch_offsets(raw, group, {topic: [0]})[topic, 0].committed_offset == 4
 
     def reset(*how: str) -> int:
         said = run(GROUPS, "--reset-offsets", "--group", group, "--topic", f"{topic}:0", *how, "--execute")
@@ -245,6 +221,9 @@ def test_groups_are_listed_described_and_deleted(run: Run, raw: RawClient, topic
     assert [group, topic, "0", "2", "5", "3", "-", "-", "-"] in [line.split() for line in described.lines]
     assert "has no active members" in described.error
     assert "Empty" in run(GROUPS, "--describe", "--group", group, "--state").out
+    run(GROUPS, "--delete-offsets", "--group", group, "--topic", f"{topic}:0")
+    assert fetch_offsets(raw, group, None) == {}
+    commit(raw, group, topic, 2)
     assert "was successful" in run(GROUPS, "--delete", "--group", group).out
     assert group not in run(GROUPS, "--list").lines
     assert "GroupIdNotFoundException" in run(GROUPS, "--describe", "--group", group).out

@@ -20,72 +20,59 @@ def producer(address: str, name: str) -> Any:
     return aiokafka.AIOKafkaProducer(bootstrap_servers=address, transactional_id=name, linger_ms=5)
 
 
-def test_transactions_are_committed_and_aborted(
+async def test_transactions_are_committed_and_aborted(
     address: str, transactional: TransactionClient, topic: str, name: str
 ) -> None:
-    async def write() -> None:
-        async with producer(address, name) as writer:
-            for number in range(10):
-                await writer.begin_transaction()
-                sent = [await writer.send(topic, b"%d" % number, partition=index) for index in (0, 1)]
-                await asyncio.gather(*sent)
-                await (writer.abort_transaction() if number % 3 == 1 else writer.commit_transaction())
-
-    asyncio.run(write())
+    async with producer(address, name) as writer:
+        for number in range(10):
+            await writer.begin_transaction()
+            sent = [await writer.send(topic, b"%d" % number, partition=index) for index in (0, 1)]
+            await asyncio.gather(*sent)
+            await (writer.abort_transaction() if number % 3 == 1 else writer.commit_transaction())
     expected = [b"%d" % number for number in range(10) if number % 3 != 1]
     for partition in (0, 1):
         assert transactional.fetch_committed(topic, partition=partition).values == expected
 
 
-def test_its_consumer_reads_only_what_is_committed(address: str, topic: str, name: str) -> None:
-    async def write_and_read() -> list[bytes]:
-        async with producer(address, name) as writer:
-            for number in range(20):
-                async with writer.transaction():
-                    await writer.send(topic, b"%d" % number, partition=0)
-                await writer.begin_transaction()
-                await writer.send_and_wait(topic, b"aborted", partition=0)
-                await writer.abort_transaction()
-        partition = aiokafka.TopicPartition(topic, 0)
-        values: list[bytes] = []
-        async with aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=address, group_id=None, isolation_level="read_committed"
-        ) as reader:
-            reader.assign([partition])
-            reader.seek(partition, 0)
-            while len(values) < 20:
-                records = (await reader.getmany(partition, timeout_ms=SECONDS * 1000)).get(partition, [])
-                values += [record.value for record in records]
-        return values
-
-    assert asyncio.run(write_and_read()) == [b"%d" % number for number in range(20)]
+async def test_its_consumer_reads_only_what_is_committed(address: str, topic: str, name: str) -> None:
+    async with producer(address, name) as writer:
+        for number in range(20):
+            async with writer.transaction():
+                await writer.send(topic, b"%d" % number, partition=0)
+            await writer.begin_transaction()
+            await writer.send_and_wait(topic, b"aborted", partition=0)
+            await writer.abort_transaction()
+    partition = aiokafka.TopicPartition(topic, 0)
+    values: list[bytes] = []
+    async with aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=address, group_id=None, isolation_level="read_committed"
+    ) as reader:
+        reader.assign([partition])
+        reader.seek(partition, 0)
+        while len(values) < 20:
+            records = (await reader.getmany(partition, timeout_ms=SECONDS * 1000)).get(partition, [])
+            values += [record.value for record in records]
+    assert values == [b"%d" % number for number in range(20)]
 
 
-def test_a_successor_fences_it(address: str, transactional: TransactionClient, topic: str, name: str) -> None:
-    async def two() -> None:
-        async with producer(address, name) as first, producer(address, name) as second:
-            with pytest.raises(aiokafka.errors.ProducerFenced):
-                async with first.transaction():
-                    await first.send_and_wait(topic, b"zombie", partition=0)
-            async with second.transaction():
-                await second.send_and_wait(topic, b"successor", partition=0)
-
-    asyncio.run(two())
+async def test_a_successor_fences_it(address: str, transactional: TransactionClient, topic: str, name: str) -> None:
+    async with producer(address, name) as first, producer(address, name) as second:
+        with pytest.raises(aiokafka.errors.ProducerFenced):
+            async with first.transaction():
+                await first.send_and_wait(topic, b"zombie", partition=0)
+        async with second.transaction():
+            await second.send_and_wait(topic, b"successor", partition=0)
     assert transactional.fetch_committed(topic).values == [b"successor"]
 
 
-def test_offsets_of_a_group_go_with_the_transaction(
+async def test_offsets_of_a_group_go_with_the_transaction(
     address: str, transactional: TransactionClient, topic: str, name: str
 ) -> None:
     partition = aiokafka.TopicPartition(topic, 0)
-
-    async def write() -> None:
-        async with producer(address, name) as writer:
-            async with writer.transaction():
-                await writer.send_offsets_to_transaction({partition: 5}, f"{name}-group")
-            await writer.begin_transaction()
-            await writer.send_offsets_to_transaction({partition: 9}, f"{name}-group")
-            await writer.abort_transaction()
-
-    asyncio.run(write())
+    async with producer(address, name) as writer:
+        async with writer.transaction():
+            await writer.send_offsets_to_transaction({partition: 5}, f"{name}-group")
+        await writer.begin_transaction()
+        await writer.send_offsets_to_transaction({partition: 9}, f"{name}-group")
+        await writer.abort_transaction()
     assert transactional.stable_group_offset(f"{name}-group", topic) == 5

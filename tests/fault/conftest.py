@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Literal
+from collections.abc import Callable
 
 import pytest
 
@@ -24,13 +22,6 @@ def chance() -> random.Random:
     seed = int(os.environ.get("FENCEPOST_SEED", time.time_ns() % 2**32))
     print(f"seed {seed}")
     return random.Random(seed)
-
-
-@pytest.fixture(params=["os", "always"])
-def server_by_sync(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[fencepost.Server]:
-    sync: Literal["os", "always"] = request.param
-    with fencepost.Server(tmp_path, sync=sync, process=True) as running:
-        yield running
 
 
 @pytest.fixture(

@@ -3,7 +3,6 @@ is over when the chore succeeds. An exception is planted in every chore there is
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import time
 import uuid
@@ -383,39 +382,35 @@ def test_health_keeps_a_bounded_number_of_troubles_apart() -> None:
     assert health.troubles[0].reason == "Planted"
 
 
-def test_compaction_goes_on_until_all_keys_are_done_and_partitions_take_turns(
+async def test_compaction_goes_on_until_all_keys_are_done_and_partitions_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log with more keys than one pass holds in memory took one pass per round, and never caught up."""
     config = ServerConfig(data=tmp_path, sync="os", background_interval_ms=3_600_000)
     monkeypatch.setattr("fencepost.server.storage.housekeeping.COMPACTION_KEYS", 10)
     passes: list[str] = []
+    broker = Broker(config)
+    await broker.start()
+    configs = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.5"}
+    for topic in ("many", "few"):
+        await broker.topics.create(topic, 1, configs)
+        log = await broker.partition(topic, 0).open()
+        for number in range(200 if topic == "many" else 30):
+            append(log, bytearray(batch([b"v" * 50], records=record(b"v" * 50, b"key %d" % number))))
+        log.advance_high_watermark(log.end_offset)
+    write = CompactionJob.write
 
-    async def play() -> None:
-        broker = Broker(config)
-        await broker.start()
-        configs = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.5"}
-        for topic in ("many", "few"):
-            await broker.topics.create(topic, 1, configs)
-            log = await broker.partition(topic, 0).open()
-            for number in range(200 if topic == "many" else 30):
-                append(log, bytearray(batch([b"v" * 50], records=record(b"v" * 50, b"key %d" % number))))
-            log.advance_high_watermark(log.end_offset)
-        write = CompactionJob.write
+    def noted(job: CompactionJob) -> None:
+        passes.append(job._log.directory)
+        write(job)
 
-        def noted(job: CompactionJob) -> None:
-            passes.append(job._log.directory)
-            write(job)
-
-        monkeypatch.setattr(CompactionJob, "write", noted)
-        await Housekeeping(broker).compact()
-        for topic in ("many", "few"):
-            log = await broker.partition(topic, 0).open()
-            assert log.cleaned_offset == log.segments[-1].base_offset
-        assert broker.health.troubles == ()
-        await broker.close()
-
-    asyncio.run(play())
+    monkeypatch.setattr(CompactionJob, "write", noted)
+    await Housekeeping(broker).compact()
+    for topic in ("many", "few"):
+        log = await broker.partition(topic, 0).open()
+        assert log.cleaned_offset == log.segments[-1].base_offset
+    assert broker.health.troubles == ()
+    await broker.close()
     order = ["many" if "many." in directory else "few" for directory in passes]
     assert order.count("many") > 15
     assert order[:4] == ["many", "few", "many", "few"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import errno
 import os
@@ -217,7 +216,9 @@ class TestTheReserve:
         await_that((bed.server.data / NAME).exists)
 
     @pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
-    def test_metadata_that_frees_room_is_written_with_it_and_other_is_not(self, tmp_path: Path, together: bool) -> None:
+    async def test_metadata_that_frees_room_is_written_with_it_and_other_is_not(
+        self, tmp_path: Path, together: bool
+    ) -> None:
         """The database may not grow beyond the pages it has: SQLite then says what it says on a full disk."""
         given: list[bool] = []
         path = tmp_path / "meta.sqlite"
@@ -231,17 +232,13 @@ class TestTheReserve:
         (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
         store._connection.execute(f"PRAGMA max_page_count = {pages}")
         large = "INSERT INTO deleted_folders (folder) VALUES (?)"
-
-        async def write() -> None:
+        with pytest.raises(StorageError, match="full"):
+            await store.execute([(large, ("a" * 50_000,))])
+        others = [store.execute([(large, (f"{n}" * 50_000,))]) for n in range(3)] if together else []
+        await store.execute([(large, ("b" * 50_000,))], frees=True)
+        for other in others:
             with pytest.raises(StorageError, match="full"):
-                await store.execute([(large, ("a" * 50_000,))])
-            others = [store.execute([(large, (f"{n}" * 50_000,))]) for n in range(3)] if together else []
-            await store.execute([(large, ("b" * 50_000,))], frees=True)
-            for other in others:
-                with pytest.raises(StorageError, match="full"):
-                    await other
-
-        asyncio.run(write())
+                await other
         assert [row[0][0] for row in store.query("SELECT folder FROM deleted_folders")] == ["b"]
         assert given == [True]
         store.close()

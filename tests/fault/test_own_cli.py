@@ -79,6 +79,7 @@ def test_a_take_over_ends_what_a_script_has_started_too(owning: Owning, engine: 
         _, complaint = child.communicate(timeout=60)
     assert child.returncode == 75
     assert complaint.startswith(f"fencepost: somebody else owns {name} in jobs now: ")
+    assert f":{os.getpid()} " in complaint, "it names the process"
 
 
 def test_what_does_not_heed_sigterm_is_killed(owning: Owning, engine: Engine, name: str) -> None:

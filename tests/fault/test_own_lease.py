@@ -126,13 +126,13 @@ def test_an_owner_whose_server_is_stopped_loses_what_it_owns_by_its_own_clock(tm
                 assert all(map(says_lost, (claim.check, producer.check_owned, held.check)))
 
 
-def test_an_asyncio_owner_behind_a_silent_link_is_told_in_its_loop(engine: Engine, name: str) -> None:
+async def test_an_asyncio_owner_behind_a_silent_link_is_told_in_its_loop(engine: Engine, name: str) -> None:
     with fencepost.Admin(engine.address) as admin:
         admin.create_topic(name, 1)
 
-    async def owns(address: str) -> None:
+    with Proxy(engine.address) as proxy:
         told: asyncio.Future[fencepost.Fenced] = asyncio.get_running_loop().create_future()
-        async with fencepost.AsyncProducer(address, delivery_timeout=2, request_timeout=2) as producer:
+        async with fencepost.AsyncProducer(proxy.address, delivery_timeout=2, request_timeout=2) as producer:
             claim = await producer.own(name, [f"{name}-0"], generation=1, session=SESSION, on_lost=told.set_result)
             await asyncio.to_thread(proxy.silence)
             while not says_lost(claim.check):  # the loop is busy: nothing else in it runs
@@ -145,6 +145,3 @@ def test_an_asyncio_owner_behind_a_silent_link_is_told_in_its_loop(engine: Engin
             assert says_lost(producer.check_owned)
             assert says_lost(lambda: producer.send(name, b"late", partition=0))
             await asyncio.to_thread(proxy.silence, False)
-
-    with Proxy(engine.address) as proxy:
-        asyncio.run(owns(proxy.address))

@@ -214,18 +214,6 @@ def test_the_last_epoch_is_followed_by_a_new_pid(tmp_path: Path) -> None:
         assert client.fetch_committed("t").values == []
 
 
-def test_a_hanging_transaction_is_ended_by_an_administrators_marker(tmp_path: Path) -> None:
-    """One that the coordinator does not know, as a lost store would leave it, holds readers until somebody ends it."""
-    with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
-        producer = begin(client, b"hanging")
-    with sqlite3.connect(tmp_path / "meta.sqlite") as stored:
-        stored.execute("DELETE FROM transactions")
-    with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
-        assert client.stable_offset("t") == 0
-        assert client.write_marker("t", 0, producer.pid, producer.epoch, commit=False) is NONE
-        assert client.fetch_committed("t") == (2, [], [(producer.pid, 0)])
-
-
 def test_a_plain_commit_after_staged_offsets_stays_also_through_a_restart(tmp_path: Path) -> None:
     with fencepost.Server(tmp_path) as server, TransactionClient(server.address) as client:
         client.create_topic("t", partitions=2)

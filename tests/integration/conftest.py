@@ -73,3 +73,10 @@ def group(client: RawClient, name: str) -> str:
     group_id = f"group-{name}"
     await_coordinator(client, group_id)
     return group_id
+
+
+@pytest.fixture
+def source() -> Iterator[fencepost.Server]:
+    """A server of the test's own, to migrate from."""
+    with fencepost.Server() as server:
+        yield server

@@ -337,18 +337,7 @@ def test_a_data_directory_has_one_server_at_a_time(serving: Callable[..., Servin
     assert second.output().count("\n") == 1
 
 
-def test_a_port_that_is_taken_is_one_clear_line(serving: Callable[..., Serving], tmp_path: Path) -> None:
-    first = serving("--ephemeral")
-    second = Child(
-        [sys.executable, "-m", "fencepost", "serve", "--ephemeral", "--listen", first.address],
-        log=tmp_path / "second.txt",
-    )
-    assert second.wait() == 1
-    assert first.address in second.output()
-    assert second.output().count("\n") == 1
-
-
-def test_a_port_in_use_creates_no_directory_and_leaves_an_old_one_unchanged(
+def test_a_port_in_use_is_one_line_creates_no_directory_and_leaves_an_old_one_unchanged(
     serving: Callable[..., Serving], tmp_path: Path
 ) -> None:
     old = serving("--data", str(tmp_path / "old"))
@@ -366,7 +355,10 @@ def test_a_port_in_use_creates_no_directory_and_leaves_an_old_one_unchanged(
             "--listen",
             first.address,
         ]
-        assert Child(command, log=tmp_path / "second.txt").wait() == 1
+        second = Child(command, log=tmp_path / f"{data}.txt")
+        assert second.wait() == 1
+        assert first.address in second.output()
+        assert second.output().count("\n") == 1
     assert not (tmp_path / "new").exists()
     again = serving("--data", str(tmp_path / "old"))
     assert ask(again.address, "consume", "orders").stdout == "0\n1\n2\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -20,7 +19,7 @@ import fencepost
 from fencepost import Admin, Producer, Reader
 from fencepost.server.broker import Broker
 from fencepost.server.config.listener import ListenerConfig
-from fencepost.server.config.reloading import ReloadOutcome, reload
+from fencepost.server.config.reloading import reload
 from fencepost.server.config.settings import ServerConfig
 from fencepost.server.net.listener import Listener
 from fencepost.server.net.session import Session
@@ -168,28 +167,24 @@ def test_listeners_come_and_go_while_connections_stay(serving: Serving, file: Pa
             socket.create_connection((host, int(closed)), 5)
 
 
-def test_a_reload_may_let_the_first_listener_take_tokens(tmp_path: Path) -> None:
+async def test_a_reload_may_let_the_first_listener_take_tokens(tmp_path: Path) -> None:
     """The server that started without such a listener has not read the keys."""
     keys = tmp_path / "keys.json"
     keys.write_text(json.dumps({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": "A" * 43}]}))
     old = ServerConfig(
         data=tmp_path / "data", listen="127.0.0.1:0", oauth_issuer="i", oauth_audience="a", oauth_jwks=str(keys)
     )
-
-    async def change() -> ReloadOutcome:
-        broker = Broker(old)
-        listener = Listener(broker)
-        await broker.start()
-        await listener.start()
-        outcome = await reload(broker, listener, lambda: replace(old, listeners=login_listener("OAUTHBEARER")))
-        session = Session(broker.config.listeners[0])
-        broker.logins.begin(session, "OAUTHBEARER")
-        assert session.login is not None
-        await listener.stop()
-        await broker.close()
-        return outcome
-
-    assert asyncio.run(change()).mistakes == []
+    broker = Broker(old)
+    listener = Listener(broker)
+    await broker.start()
+    await listener.start()
+    outcome = await reload(broker, listener, lambda: replace(old, listeners=login_listener("OAUTHBEARER")))
+    session = Session(broker.config.listeners[0])
+    broker.logins.begin(session, "OAUTHBEARER")
+    assert session.login is not None
+    await listener.stop()
+    await broker.close()
+    assert outcome.mistakes == []
 
 
 def test_a_hangup_reloads(serving: Serving, file: Path) -> None:

@@ -160,6 +160,7 @@ def test_nothing_in_common_is_refused(new_member: NewMember, fields: dict[str, A
         ({"generation_id": 7}, ErrorCode.ILLEGAL_GENERATION),
         ({"protocol_name": "other"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": "other"}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"group_instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
     ],
 )
 def test_a_sync_that_does_not_fit_is_refused(new_member: NewMember, fields: dict[str, Any], error: ErrorCode) -> None:

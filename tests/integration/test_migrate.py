@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import confluent_kafka
@@ -16,12 +15,6 @@ from tests.support.migration import abort, command, log, migrate, write_with_gap
 from tests.support.process import Child
 
 pytestmark = [pytest.mark.integration, pytest.mark.kafka, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
 
 
 def test_every_record_keeps_its_offset_whatever_lies_between(source: fencepost.Server, kafka: Kafka, name: str) -> None:
@@ -46,7 +39,6 @@ def test_every_record_keeps_its_offset_whatever_lies_between(source: fencepost.S
         admin.commit_group_offsets(f"{name}-group", topics["cut"], {0: 200})
     before = {topic: log(source.address, topic) for topic in topics.values()}
     done = migrate(source.address, kafka.address, "--topic", f"{name}-*", "--json")
-    assert done.returncode == 0, done.stderr
     assert {topic: log(kafka.address, topic) for topic in topics.values()} == before
     with fencepost.Admin(kafka.address) as admin:
         offsets = {(each.topic, each.committed) for each in admin.group_offsets(f"{name}-group")}
@@ -85,8 +77,7 @@ def test_a_consumer_goes_on_where_it_was(source: fencepost.Server, kafka: Kafka,
     expected = [b"plain 0", b"plain 1", b"plain 2", b"committed 0", None, *(b"committed %d" % n for n in range(3))]
     expected += [None, b"after aborts", b"last"]
     first = read(source.address, 4)
-    done = migrate(source.address, kafka.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, kafka.address, "--topic", name)
     assert first + read(kafka.address, len(expected) - 4) == expected
 
 
@@ -94,11 +85,10 @@ def test_a_second_run_copies_only_what_is_new(source: fencepost.Server, kafka: K
     for _ in range(3):
         write_with_gaps(source.address, name)
         done = migrate(source.address, kafka.address, "--topic", name, "--json")
-        assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["records"] == 11
         assert log(kafka.address, name) == log(source.address, name)
     again = migrate(source.address, kafka.address, "--topic", name, "--json")
-    assert (again.returncode, json.loads(again.stdout)["records"]) == (0, 0)
+    assert json.loads(again.stdout)["records"] == 0
 
 
 @pytest.mark.fault
@@ -114,8 +104,7 @@ def test_a_killed_migration_continues(source: fencepost.Server, kafka: Kafka, na
         while name not in {each.name for each in admin.topics()} or admin.latest(name)[0] == 0:
             assert time.monotonic() < deadline, child.output()
     child.kill()
-    done = migrate(source.address, kafka.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, kafka.address, "--topic", name)
     assert log(kafka.address, name) == log(source.address, name)
 
 
@@ -124,7 +113,6 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(source: fencepost.Server, 
         admin.create_topic(name, 2, configs={"fencepost.writer.group": "writers"})
         admin.set_user_password("alice", "wonderland-1865")
     shown = migrate(source.address, kafka.address, "--dry-run", "--json")
-    assert shown.returncode == 0, shown.stderr
     plan = {(each["kind"], each["name"], each["fate"]) for each in json.loads(shown.stdout)}
     assert plan == {("topic", name, "copy"), ("guard", name, "refused"), ("user", "alice", "lost")}
     with fencepost.Admin(kafka.address) as admin:
@@ -136,14 +124,12 @@ def test_guarded_topics_are_refused_unless_told_otherwise(source: fencepost.Serv
         admin.create_topic(name, 1, configs={"fencepost.writer.group": "writers"})
         producer.own("writers", [f"{name}-0"], generation=0)
         producer.send(name, b"guarded", partition=0).result()
-    refused = migrate(source.address, kafka.address)
-    assert refused.returncode == 1
+    refused = migrate(source.address, kafka.address, code=1)
     assert refused.stderr.startswith(f"fencepost: nothing was copied: {name}: fencepost.writer.group=writers: ")
     assert refused.stderr.count("\n") == 1
     with fencepost.Admin(kafka.address) as admin:
         assert name not in {each.name for each in admin.topics()}
-    done = migrate(source.address, kafka.address, "--without-guards")
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, kafka.address, "--without-guards")
     assert log(kafka.address, name) == log(source.address, name)
 
 
@@ -153,8 +139,7 @@ def test_a_target_with_other_records_is_left_alone(source: fencepost.Server, kaf
             admin.create_topic(name, 1)
             producer.send(name, value, partition=0).result()
     before = log(kafka.address, name)
-    done = migrate(source.address, kafka.address)
-    assert done.returncode == 1
+    done = migrate(source.address, kafka.address, code=1)
     assert f"{name}-0 on the target is not a copy that can be continued: its record 0 is" in done.stderr
     assert log(kafka.address, name) == before
 
@@ -167,20 +152,16 @@ def test_an_open_transaction_is_copied_by_the_next_run(source: fencepost.Server,
         plain.send(name, b"before").result()
         with producer.transaction():
             producer.send(name, b"undecided").result()
-            done = migrate(source.address, kafka.address, "--topic", name)
+            done = migrate(source.address, kafka.address, "--topic", name, code=1)
             assert [record[3] for record in log(kafka.address, name)[0][2]] == [b"before"]  # type: ignore[index]
-    assert done.returncode == 1
     assert f"{name} got new records meanwhile, or has an open transaction: stop the producers" in done.stderr
-    assert migrate(source.address, kafka.address, "--topic", name).returncode == 0
+    migrate(source.address, kafka.address, "--topic", name)
     assert log(kafka.address, name) == log(source.address, name)
 
 
 def test_source_and_target_must_differ(source: fencepost.Server, kafka: Kafka) -> None:
-    done = migrate(kafka.address, kafka.address)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "fencepost: source and target are the same cluster: SERVERS must name another one\n",
-    )
+    done = migrate(kafka.address, kafka.address, code=1)
+    assert done.stderr == "fencepost: source and target are the same cluster: SERVERS must name another one\n"
 
 
 def test_a_topic_that_the_target_rejects_is_refused_before_any_change(
@@ -189,8 +170,7 @@ def test_a_topic_that_the_target_rejects_is_refused_before_any_change(
     with fencepost.Admin(source.address) as admin:
         admin.create_topic(f"{name}-fine", 1)
         admin.create_topic(f"{name}-small", 1, configs={"segment.bytes": "2000"})
-    done = migrate(source.address, kafka.address)
-    assert done.returncode == 1
+    done = migrate(source.address, kafka.address, code=1)
     assert done.stderr.startswith(f"fencepost: nothing was copied: {name}-small: the target rejects it: ")
     assert "segment.bytes" in done.stderr
     assert done.stderr.endswith(". Change the topic on the source (fencepost topic alter)\n")

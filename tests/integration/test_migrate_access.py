@@ -92,7 +92,6 @@ def test_all_acls_and_quotas_move(our_address: str, kafka_address: str, tmp_path
         before = set(there.acls())
         there.set_quotas({"user": name}, {"producer_byte_rate": 7})
         done = migrate(our_address, kafka_address, tmp_path, "--json")
-        assert done.returncode == 0, done.stderr
         assert set(there.acls()) - before == acls
         quotas = {tuple(each.entity.items()): dict(each.quotas) for each in there.quotas()}
     assert quotas[(("user", name),)] == {"producer_byte_rate": 7, "consumer_byte_rate": 5e6}
@@ -123,7 +122,6 @@ def test_a_choice_of_topics_takes_only_its_acls(
     with fencepost.Admin(settings(kafka_address)) as there:
         before = set(there.acls())
         done = migrate(our_address, kafka_address, tmp_path, "--topic", name, "--json")
-        assert done.returncode == 0, done.stderr
         assert set(there.acls()) - before == {
             allow(ResourceType.TOPIC, name, Operation.READ),
             allow(ResourceType.TOPIC, name, Operation.DESCRIBE),
@@ -148,8 +146,7 @@ def test_a_wrong_password_of_the_target_is_one_line(
     wrong.write_text("".join(f"{key}={value}\n" for key, value in lines.items() if "servers" not in key))
     ours = tmp_path / "ours.properties"
     ours.write_text("".join(f"{key}={value}\n" for key, value in config(our_address).items()))
-    done = migration.migrate(our_address, kafka_address, "--config", str(ours), "--to-config", str(wrong))
-    assert done.returncode == 1
+    done = migration.migrate(our_address, kafka_address, "--config", str(ours), "--to-config", str(wrong), code=1)
     assert done.stderr.startswith("fencepost: the target: ")
     assert "Authentication failed" in done.stderr
     assert done.stderr.endswith(" (SERVERS, --to-config)\n")
@@ -181,6 +178,5 @@ def test_a_user_with_rights_on_its_topics_only_can_migrate(kafka_address: str, t
         migration.write_with_gaps(server.address, name)
         with fencepost.Admin(server.address) as admin:
             admin.alter_topic(name, {"retention.ms": "-1"})  # some of its records are old
-        done = migration.migrate(server.address, kafka_address, "--to-config", str(alice))
-        assert done.returncode == 0, done.stderr
+        migration.migrate(server.address, kafka_address, "--to-config", str(alice))
         assert migration.log(settings(kafka_address), name) == migration.log(server.address, name)

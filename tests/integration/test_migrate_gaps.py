@@ -7,7 +7,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ from tests.support.process import Child
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "2000", "min.cleanable.dirty.ratio": "0.01"}
-
-
-@pytest.fixture
-def source() -> Iterator[fencepost.Server]:
-    with fencepost.Server() as server:
-        yield server
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -68,8 +62,7 @@ def test_a_compacted_source_keeps_its_offsets(engine: Engine, name: str, tmp_pat
                 {"segment.bytes": "1048576", "min.cleanable.dirty.ratio": "1.0", "min.compaction.lag.ms": "3600000"},
             )
         before = log(source.address, name)
-        done = migrate(source.address, engine.address, "--topic", name)
-        assert done.returncode == 0, done.stderr
+        migrate(source.address, engine.address, "--topic", name)
         assert log(engine.address, name) == before == log(source.address, name)
 
 
@@ -86,8 +79,7 @@ def test_gaps_are_copied_although_the_target_refuses_direct_markers(
     monkeypatch.setattr(k27_write_txn_markers, "_write", refuse)
     write_with_gaps(source.address, name)
     with fencepost.Server() as target:
-        done = migrate(source.address, target.address, "--topic", name)
-        assert done.returncode == 0, done.stderr
+        migrate(source.address, target.address, "--topic", name)
         assert refused
         assert log(target.address, name) == log(source.address, name)
 
@@ -105,8 +97,7 @@ def test_a_copy_that_was_compacted_goes_on_after_a_kill(source: fencepost.Server
             for number in range(180):
                 producer.send(name, b"%d" % number, key=b"hot", partition=0)
             producer.flush()
-            done = migrate(source.address, target.address, "--topic", name)
-            assert done.returncode == 0, done.stderr
+            migrate(source.address, target.address, "--topic", name)
         there.alter_topic(name, {"min.compaction.lag.ms": "0"})
 
         def records() -> int:
@@ -116,8 +107,7 @@ def test_a_copy_that_was_compacted_goes_on_after_a_kill(source: fencepost.Server
         until(lambda: records() < 360)
         there.alter_topic(name, {"cleanup.policy": "delete"})  # as long as a run copies
         producer.send(name, b"last", key=b"last", partition=0).result()
-        done = migrate(source.address, target.address, "--topic", name)
-        assert done.returncode == 0, done.stderr
+        migrate(source.address, target.address, "--topic", name)
         assert there.latest(name) == admin.latest(name)
 
 
@@ -150,8 +140,7 @@ def test_a_copy_goes_on_after_a_kill_inside_a_gap(
             writer_there = PartitionWriter(channels, SharedTransaction(mine, who), where, fresh=True)
             writer_there.write(encode_batch([(b"", b"", 1, None)] * records))
             writer_there.finish()
-    done = migrate(source.address, engine.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, engine.address, "--topic", name)
     assert log(engine.address, name) == log(source.address, name)
 
 
@@ -169,8 +158,7 @@ def test_a_copy_goes_on_after_a_kill_before_its_head_was_deleted(
         for _ in range(20):
             producer.send(name, b"", key=b"", partition=0)
         producer.flush()
-    done = migrate(source.address, engine.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, engine.address, "--topic", name)
     assert log(engine.address, name) == log(source.address, name)
 
 
@@ -183,13 +171,12 @@ def test_a_copy_goes_on_where_a_single_offset_has_no_record(
         with contextlib.suppress(Abort), writer.transaction():
             writer.send(name, b"aborted", partition=0).result()
             plain.send(name, b"last", partition=0).result()
-            first = migrate(source.address, engine.address, "--topic", name)
+            first = migrate(source.address, engine.address, "--topic", name, code=1)
             raise Abort
-    assert (first.returncode, "has an open transaction" in first.stderr) == (1, True)
+    assert "has an open transaction" in first.stderr
     with fencepost.Admin(engine.address) as admin:
         assert admin.latest(name)[0] == 1
-    done = migrate(source.address, engine.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, engine.address, "--topic", name)
     assert log(engine.address, name) == log(source.address, name)
 
 
@@ -213,8 +200,7 @@ def test_a_copy_that_is_killed_again_and_again_is_whole(
                 )
             )
             child.kill()
-    done = migrate(source.address, engine.address, "--topic", name)
-    assert done.returncode == 0, done.stderr
+    migrate(source.address, engine.address, "--topic", name)
     assert log(engine.address, name) == log(source.address, name)
 
 
@@ -237,10 +223,9 @@ def test_a_paused_copy_is_fenced_by_its_successor(
         )
     try:
         os.kill(paused.pid, signal.SIGSTOP)
-        done = migrate(source.address, engine.address, "--topic", name)
+        migrate(source.address, engine.address, "--topic", name)
     finally:
         os.kill(paused.pid, signal.SIGCONT)
-    assert done.returncode == 0, done.stderr
     # It had not finished, unless this machine was slow to pause it.
     if paused.wait() != 0:
         assert "another `fencepost migrate` from this source to this target was started" in paused.output()

@@ -13,7 +13,7 @@ import pytest
 import fencepost
 from fencepost.client.own.hold import hold
 from fencepost.core.own.claim_request import Refused
-from fencepost.errors import Fenced, TimedOut
+from fencepost.errors import TimedOut
 from tests.conftest import Engine
 
 pytestmark = pytest.mark.integration
@@ -89,32 +89,6 @@ def test_a_generation_for_each_resource_is_given_and_found_in_the_environment(en
     assert list(tokens) == [first, second]
 
 
-def test_the_command_is_ended_when_somebody_takes_over(engine: Engine, name: str) -> None:
-    child = subprocess.Popen(
-        command("own", "jobs", name, "--", sys.executable, "-uc", "print('running'); import time; time.sleep(300)"),
-        env=environment(engine),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "running\n"
-    listed = subprocess.run(
-        command("owners", "jobs", "--json"),
-        env=environment(engine),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert name in [row["resource"] for row in json.loads(listed.stdout)["owners"]]
-    with hold(engine.address, "jobs", [name], generation=1) as held:
-        _, complaint = child.communicate(timeout=60)
-        assert held.generation == 2
-    assert child.returncode == 75
-    assert complaint.startswith(f"fencepost: somebody else owns {name} in jobs now: ")
-    assert f":{os.getpid()} " in complaint, "it names the process"
-
-
 def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engine) -> None:
     done = subprocess.run(
         command("own", "jobs", "x"), env=environment(engine), capture_output=True, text=True, check=False
@@ -122,16 +96,6 @@ def test_without_a_command_it_is_one_line_that_says_what_is_missing(engine: Engi
     assert done.returncode == 2
     assert "after `--`" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_a_holder_learns_that_it_was_replaced(engine: Engine, name: str) -> None:
-    with hold(engine.address, "g", [name], generation=1, session=2.0) as first:
-        first.check()
-        with hold(engine.address, "g", [name], generation=1) as second:
-            assert first.lost.wait(60)
-            with pytest.raises(Fenced):
-                first.check()
-            assert second.token > first.token
 
 
 def test_a_refused_claim_names_the_generation_and_a_wait_that_is_over_says_so(engine: Engine, name: str) -> None:

@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import chain, repeat
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost.errors import Closed, ErrorCode, Fenced, FencepostError, SendFailed, ServerError, TimedOut
+from fencepost.errors import Closed, ErrorCode, Fenced, SendFailed, ServerError, TimedOut
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.proxy import Proxy
@@ -127,21 +126,6 @@ def test_only_the_owner_writes_a_guarded_topic_and_the_one_before_is_fenced(
     assert read(ours, guarded) == ["first", "second"]
 
 
-def test_a_claim_of_several_is_all_or_nothing(ours: TestedServer, producer: Make, name: str) -> None:
-    """OWN-7."""
-    first, second = producer(), producer()
-    first.own(name, ["a"], generation=1)
-    second.own(name, ["b"], generation=1)
-    third = producer()
-    third.own(name, ["b"], generation=5)
-    with pytest.raises(fencepost.Refused) as caught:
-        producer().own(name, ["a", "b", "c"], generation=1)
-    assert caught.value.current_generation == 5
-    assert [row.name for row in caught.value.rows] == ["b"]
-    assert owners(ours, name) == {"a": 1, "b": 5}
-    first.check_owned()
-
-
 def test_every_resource_has_its_own_generation(ours: TestedServer, producer: Make, name: str) -> None:
     """OWN-1, OWN-5, OWN-7."""
     producer().own(name, ["a"], generation=1)
@@ -174,14 +158,11 @@ def test_a_reader_claims_with_a_generation_per_partition(ours: TestedServer, pro
         assert claim.generations == {f"{name}-0": 3, f"{name}-1": 1}
 
 
-def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, producer: Make, name: str) -> None:
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one, await one.own(name, {"a": 5, "b": 1}) as claim:
-            assert claim.generations == {"a": 5, "b": 1}
-            assert set(claim.tokens) == {"a", "b"}
-
+async def test_an_async_claim_has_each_generation_and_token(ours: TestedServer, producer: Make, name: str) -> None:
     producer().own(name, ["a"], generation=1)
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncProducer(ours.address) as one, await one.own(name, {"a": 5, "b": 1}) as claim:
+        assert claim.generations == {"a": 5, "b": 1}
+        assert set(claim.tokens) == {"a", "b"}
 
 
 def test_an_owner_that_sends_nothing_learns_that_it_was_replaced(producer: Make, name: str) -> None:
@@ -239,20 +220,19 @@ def test_a_reader_that_is_not_read_from_looks_whether_it_was_replaced(
         assert told.get(timeout=60) is reader._loss.cause
 
 
-def test_an_async_owner_learns_in_its_loop_that_it_was_replaced(ours: TestedServer, producer: Make, name: str) -> None:
-    async def main() -> None:
-        told: asyncio.Queue[Fenced] = asyncio.Queue()
-        async with fencepost.AsyncProducer(ours.address) as one:
-            claim = await one.own(name, ["a"], generation=1, on_lost=told.put_nowait)
-            one.check_owned()
-            await asyncio.to_thread(producer().own, name, ["a"], generation=1)
-            await claim.lost.wait()
-            assert isinstance(await told.get(), Fenced)
-            for check in (claim.check, one.check_owned):
-                with pytest.raises(Fenced):
-                    check()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+async def test_an_async_owner_learns_in_its_loop_that_it_was_replaced(
+    ours: TestedServer, producer: Make, name: str
+) -> None:
+    told: asyncio.Queue[Fenced] = asyncio.Queue()
+    async with fencepost.AsyncProducer(ours.address) as one:
+        claim = await one.own(name, ["a"], generation=1, on_lost=told.put_nowait)
+        one.check_owned()
+        await asyncio.to_thread(producer().own, name, ["a"], generation=1)
+        await claim.lost.wait()
+        assert isinstance(await told.get(), Fenced)
+        for check in (claim.check, one.check_owned):
+            with pytest.raises(Fenced):
+                check()
 
 
 def test_a_standby_that_works_without_sending_sees_that_its_term_is_over(
@@ -270,58 +250,7 @@ def test_a_standby_that_works_without_sending_sees_that_its_term_is_over(
     assert terms == 2
 
 
-def test_an_owner_that_claims_again_is_told_what_it_has(producer: Make, name: str) -> None:
-    """OWN-8."""
-    one = producer()
-    claim = one.own(name, ["a"], generation=1)
-    again = one.own(name, ["a", "b"], generation=1)
-    assert again.rows["a"] == claim.rows["a"]
-    assert again.rows["b"].token > claim.token
-    one.check_owned()
-
-
-def test_after_grants_only_if_nobody_was_there_since(producer: Make, name: str) -> None:
-    first, second, third = producer(), producer(), producer()
-    known = first.own(name, ["a"], generation=1).token
-    first.close()
-    newest = second.own(name, ["a"], wait=30).token
-    with pytest.raises(fencepost.Refused) as caught:
-        third.own(name, ["a"], generation=1, after=known)
-    assert caught.value.token == newest
-    assert third.own(name, ["a"], generation=1, after=newest).token > newest
-
-
-@pytest.mark.parametrize(
-    ("resources", "how"),
-    [(["a"], {"generation": -1}), ([""], {"generation": 1}), (["x" * 1001], {"generation": 1}),
-     (["b", "b"], {"generation": 1}), ([], {"generation": 1}), (["a"], {})],
-)  # fmt: skip
-def test_a_mistake_changes_nothing(
-    ours: TestedServer, producer: Make, name: str, resources: list[str], how: Any
-) -> None:
-    one, other = producer(), producer()
-    one.own(name, ["a"], generation=1)
-    with pytest.raises(ValueError, match=r"generation|name|resources"):
-        other.own(name, resources, **how)
-    assert owners(ours, name) == {"a": 1}
-
-
 # --- waiting, giving back, sessions ---
-
-
-def test_a_claim_waits_until_it_is_given_back(producer: Make, name: str) -> None:
-    first, second = producer(), producer()
-    claim = first.own(name, ["a"], generation=1)
-    granted: list[fencepost.Claim] = []
-    waiting = threading.Thread(target=lambda: granted.append(second.own(name, ["a"], wait=True)))
-    waiting.start()
-    with pytest.raises(TimedOut):
-        producer().own(name, ["a"], wait=0.1)
-    assert granted == []
-    claim.release()
-    waiting.join(30)
-    assert granted[0].token > claim.token
-    first.check_owned()  # gave back, and was not fenced
 
 
 def test_a_block_gives_back_when_everything_in_it_is_settled(ours: TestedServer, producer: Make, guarded: str) -> None:
@@ -353,31 +282,6 @@ def test_an_idle_owner_keeps_its_session(producer: Make, name: str) -> None:
     with pytest.raises(TimedOut):
         producer().own(name, ["a"], wait=4.5)
     one.check_owned()
-
-
-def test_a_claim_that_waits_can_be_interrupted_and_the_producer_goes_on(
-    ours: TestedServer, producer: Make, name: str
-) -> None:
-    one, other = producer(), producer()
-    one.own(name, ["a"], generation=1)
-    raised: list[FencepostError] = []
-
-    def wait() -> None:
-        try:
-            other.own(name, ["a"], wait=True)
-        except Closed as closed:
-            raised.append(closed)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    while not is_waited_for(ours, name):
-        pass
-    other.interrupt()
-    waiting.join(30)
-    assert raised
-    while is_waited_for(ours, name):
-        pass
-    other.send(name, "v").result(30)
 
 
 # --- fork ---
@@ -572,60 +476,49 @@ def test_a_reader_waits_for_its_turn_and_gives_back(ours: TestedServer, name: st
 # --- asyncio ---
 
 
-def test_an_asynchronous_producer_owns(ours: TestedServer, guarded: str) -> None:
+async def test_an_asynchronous_producer_owns(ours: TestedServer, guarded: str) -> None:
     resource = f"{guarded}-0"
-
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one, fencepost.AsyncProducer(ours.address) as other:
-            async with await one.own(guarded, [resource], generation=1) as claim:
-                assert claim.generation == 1
-                await one.send(guarded, "one", partition=0)
-                waiting = asyncio.ensure_future(other.own(guarded, [resource], wait=True))
-                while not await asyncio.to_thread(is_waited_for, ours, guarded):
-                    pass
-                waiting.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting
-            again = await other.own(guarded, [resource], wait=30)
-            assert again.generation == 1
-            await other.send(guarded, "other", partition=0)
-            await again.release()
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncProducer(ours.address) as one, fencepost.AsyncProducer(ours.address) as other:
+        async with await one.own(guarded, [resource], generation=1) as claim:
+            assert claim.generation == 1
+            await one.send(guarded, "one", partition=0)
+            waiting = asyncio.ensure_future(other.own(guarded, [resource], wait=True))
+            while not await asyncio.to_thread(is_waited_for, ours, guarded):
+                pass
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        again = await other.own(guarded, [resource], wait=30)
+        assert again.generation == 1
+        await other.send(guarded, "other", partition=0)
+        await again.release()
     assert read(ours, guarded) == ["one", "other"]
 
 
-def test_a_task_cancelled_while_it_owns_gives_back(ours: TestedServer, name: str) -> None:
-    async def main() -> None:
-        async with fencepost.AsyncProducer(ours.address) as one:
-            owns = asyncio.Event()
+async def test_a_task_cancelled_while_it_owns_gives_back(ours: TestedServer, name: str) -> None:
+    async with fencepost.AsyncProducer(ours.address) as one:
+        owns = asyncio.Event()
 
-            async def work() -> None:
-                async with await one.own(name, ["a"], generation=1):
-                    owns.set()
-                    await asyncio.Event().wait()
+        async def work() -> None:
+            async with await one.own(name, ["a"], generation=1):
+                owns.set()
+                await asyncio.Event().wait()
 
-            task = asyncio.ensure_future(work())
-            await owns.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert await asyncio.to_thread(owners, ours, name) == {}
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+        task = asyncio.ensure_future(work())
+        await owns.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(owners, ours, name) == {}
 
 
-def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
+async def test_an_asynchronous_reader_owns(ours: TestedServer, name: str) -> None:
     guard_reading(ours, name)
-
-    async def main() -> None:
-        async with fencepost.AsyncReader(ours.address, (name, 0), group=name, stop="latest") as reader:
-            async with await reader.own(name, generation=1):
-                assert len([record async for record in reader]) == 100
-                await reader.commit()
-            assert owners(ours, name) == {}
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    async with fencepost.AsyncReader(ours.address, (name, 0), group=name, stop="latest") as reader:
+        async with await reader.own(name, generation=1):
+            assert len([record async for record in reader]) == 100
+            await reader.commit()
+        assert owners(ours, name) == {}
 
 
 # --- standby ---

@@ -5,6 +5,7 @@ fencepost's server grants by itself; on Apache Kafka the claimants find out amon
 
 from __future__ import annotations
 
+import queue
 import signal
 import subprocess
 import sys
@@ -174,6 +175,7 @@ def test_a_claim_that_waits_can_be_given_up(address: str, name: str, hold: Calla
             waiting.join(PATIENCE)
             assert len(raised) == 1
             Waiters.until(lambda: not admin.owners(name).waiting)
+        producer.send(name, "v").result(PATIENCE)
 
 
 def test_an_idle_holder_learns_that_it_was_replaced(hold: Callable[..., fencepost.Hold]) -> None:
@@ -186,20 +188,27 @@ def test_an_idle_holder_learns_that_it_was_replaced(hold: Callable[..., fencepos
     second.check()
 
 
-def test_an_idle_producer_that_owns_learns_that_it_was_replaced(address: str, name: str) -> None:
-    with fencepost.Producer(address) as first, fencepost.Producer(address) as second:
-        claim = first.own(name, ["a"], wait=10.0, session=SESSION)
-        second.own(name, ["a"], generation=claim.generation)
-
-        def is_fenced() -> bool:
+def test_an_idle_producer_and_an_idle_reader_learn_that_they_were_replaced(address: str, name: str) -> None:
+    told: queue.SimpleQueue[Fenced] = queue.SimpleQueue()
+    with fencepost.Admin(address) as admin:
+        admin.create_topic(name, 1)
+    with (
+        fencepost.Producer(address) as producer,
+        fencepost.Reader(address, name) as reader,
+        fencepost.Producer(address) as other,
+    ):
+        written = producer.own(f"w-{name}", [f"{name}-0"], generation=1, session=2, on_lost=told.put)
+        read = reader.own(f"r-{name}", [f"{name}-0"], generation=1, session=30, on_lost=told.put)
+        other.own(f"w-{name}", [f"{name}-0"], generation=1)
+        assert isinstance(told.get(timeout=60), Fenced)
+        assert written.lost.is_set()
+        other.own(f"r-{name}", [f"{name}-0"], generation=1)
+        while not read.lost.is_set():
             try:
-                first.check_owned()
+                reader.check_owned()
             except Fenced:
-                return True
-            return False
-
-        Waiters.until(is_fenced)
-        second.check_owned()
+                assert read.lost.wait(60)
+        assert isinstance(told.get(timeout=60), Fenced)
 
 
 class Holder:

@@ -316,12 +316,7 @@ def test_mistakes_are_named(server: TestedServer, source: str) -> None:
         Processor(server.address, fencepost.TopicPartition(source, 0), group=source)
 
 
-def test_the_same_for_asyncio(server: TestedServer, source: str) -> None:
-    asyncio.run(copy_with_asyncio(server, source))
-    assert numbers(server, source) == list(range(20))
-
-
-async def copy_with_asyncio(server: TestedServer, source: str) -> None:
+async def test_the_same_for_asyncio(server: TestedServer, source: str) -> None:
     count = 0
     async with AsyncProcessor(server.address, source, group=source, stop="latest", batch_records=6) as batches:
         async for batch in batches:
@@ -336,14 +331,10 @@ async def copy_with_asyncio(server: TestedServer, source: str) -> None:
                     assert not batch.lost.is_set()
             except Mishap:
                 assert count == 1
-
-
-def test_a_cancelled_task_leaves_nothing_behind(server: TestedServer, source: str) -> None:
-    asyncio.run(cancel_and_go_on(server, source))
     assert numbers(server, source) == list(range(20))
 
 
-async def cancel_and_go_on(server: TestedServer, source: str) -> None:
+async def test_a_cancelled_task_leaves_nothing_behind(server: TestedServer, source: str) -> None:
     async def work(batches: AsyncProcessor, *, hangs: bool) -> None:
         async for batch in batches:
             async with batch as out:
@@ -361,25 +352,23 @@ async def cancel_and_go_on(server: TestedServer, source: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         await work(batches, hangs=False)
+    assert numbers(server, source) == list(range(20))
 
 
-def test_with_asyncio_the_loop_goes_on_after_a_callback_has_raised(server: TestedServer, source: str) -> None:
-    async def run() -> None:
-        calls = iter([Mishap("not yet")])
+async def test_with_asyncio_the_loop_goes_on_after_a_callback_has_raised(server: TestedServer, source: str) -> None:
+    calls = iter([Mishap("not yet")])
 
-        def on_assigned(partitions: object) -> None:
-            if (mishap := next(calls, None)) is not None:
-                raise mishap
+    def on_assigned(partitions: object) -> None:
+        if (mishap := next(calls, None)) is not None:
+            raise mishap
 
-        async with AsyncProcessor(
-            server.address, source, group=source, stop="latest", reader={"on_assigned": on_assigned}
-        ) as batches:
-            with pytest.raises(Mishap):
-                await anext(batches)
-            async for batch in batches:
-                async with batch as out:
-                    async for record in batch:
-                        out.send(f"{source}-out", record.value)
-
-    asyncio.run(run())
+    async with AsyncProcessor(
+        server.address, source, group=source, stop="latest", reader={"on_assigned": on_assigned}
+    ) as batches:
+        with pytest.raises(Mishap):
+            await anext(batches)
+        async for batch in batches:
+            async with batch as out:
+                async for record in batch:
+                    out.send(f"{source}-out", record.value)
     assert numbers(server, source) == list(range(20))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pyarrow as pa
@@ -74,15 +73,6 @@ def test_times_in_seconds_and_before_1970_are_refused_and_others_stored(server: 
                     producer.send_arrow(topic, pa.table({"value": [b"refused"] * 2, "timestamp": times}))
     with Reader(server.address, topic, stop="latest") as reader:
         assert [(record.value, record.timestamp) for record in reader] == [(b"kept", stamp) for stamp in stamps]
-
-
-@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches_are_accepted(server: TestedServer, client: RawClient, topic: str, compression: str) -> None:
-    """PROD-9."""
-    with Producer(server.address, compression=compression) as producer:  # type: ignore[arg-type]
-        for i in range(500):
-            producer.send(topic, b"%d" % i * 10)
-    assert read_all(client, topic) == [b"%d" % i * 10 for i in range(500)]
 
 
 def test_keys_go_where_every_kafka_client_puts_them(server: TestedServer, client: RawClient, name: str) -> None:
@@ -215,24 +205,3 @@ def test_a_line_that_is_cut_again_and_again_under_load_loses_and_doubles_nothing
             proxy.cut()
         producer.flush()
     assert read_all(client, topic) == [b"first", *(b"%d" % i for i in range(2000))]
-
-
-def test_after_a_fork_the_child_starts_anew_and_the_parent_goes_on(
-    server: TestedServer, client: RawClient, topic: str
-) -> None:
-    producer = Producer(server.address)
-    producer.send(topic, b"parent before").result(30)
-    child = os.fork()
-    if child == 0:  # nothing of pytest may run in here
-        code = 1
-        try:
-            producer.send(topic, b"child").result(30)
-            producer.close()
-            code = 0
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    producer.send(topic, b"parent after").result(30)
-    producer.close()
-    assert read_all(client, topic) == [b"parent before", b"child", b"parent after"]

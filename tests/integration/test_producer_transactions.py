@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -15,7 +14,7 @@ from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, Undelivered
+from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, Undelivered
 from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
@@ -230,25 +229,6 @@ def test_an_errand_between_two_requests_leaves_no_socket_when_its_producer_close
     errand.join(60)
     assert errand.name == "fencepost-errand"
     assert [channel._connection for channel in producer._routes._channels.values()] == [None]
-
-
-def test_a_fork_leaves_the_name_with_the_parent(server: TestedServer, topic: str) -> None:
-    producer = Producer(server.address, name=topic)
-    with producer.transaction():
-        producer.send(topic, b"parent").result(30)
-        child = os.fork()
-        if child == 0:  # nothing of pytest may run in here
-            code = 1
-            try:
-                producer.send(topic, b"child")
-            except Closed:
-                code = 0
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
-    producer.close()
-    assert committed(server, topic, 1) == [b"parent"]
 
 
 @pytest.mark.parametrize("key", [22, 24])

@@ -254,16 +254,6 @@ def test_a_loop_that_an_exception_has_ended_is_taken_up_where_it_was(
         assert shown(reader) == numbers(30, 60)
 
 
-def test_poll_goes_on_where_a_loop_was_left(server: TestedServer, topic: str) -> None:
-    write(server, topic, numbers(0, 30))
-    with Reader(server.address, topic, stop="latest") as reader:
-        assert len(list(islice(reader, 10))) == 10
-        offsets: list[int] = []
-        while (records := reader.poll(30)) is not None:
-            offsets += [record.offset for record in records]
-        assert offsets == list(range(10, 30))
-
-
 def test_polling_without_waiting_gets_what_arrives_meanwhile(server: TestedServer, topic: str) -> None:
     """`poll(0)` in the loop of a program that has other work: each call lets the network go on a little."""
     write(server, topic, ["1"])

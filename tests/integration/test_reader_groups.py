@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import fencepost
 from fencepost import Admin, AsyncReader, PartitionsLost, Producer, Reader, TooSlow, TopicRecreated
 from fencepost.client.reader import ReadRecord
 from fencepost.core.groups.membership import GroupProtocol
@@ -394,43 +393,34 @@ def test_a_second_process_with_the_same_name_is_named(server: TestedServer, wide
                 until(lambda: bool(polled(older)))
 
 
-def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> None:
+async def test_arrow_and_asyncio_in_a_group(server: TestedServer, wide: str) -> None:
     write(server, wide, 40, 4)
-    with Reader(server.address, wide, group=f"{wide}-arrow", stop="latest") as reader:
-        assert sum(batch.num_rows for batch in reader.arrow()) == 40
-        reader.commit()
-        assert set(reader.committed().values()) == {10}
+    with Reader(server.address, wide, group=f"{wide}-arrow", stop="latest") as blocking:
+        assert sum(batch.num_rows for batch in blocking.arrow()) == 40
+        blocking.commit()
+        assert set(blocking.committed().values()) == {10}
+    events: list[str] = []
+    readers: list[AsyncReader] = []
 
-    async def main() -> None:
-        events: list[str] = []
-        readers: list[AsyncReader] = []
+    async def revoked(partitions: frozenset[TopicPartition]) -> None:
+        events.append("revoked")
+        await readers[0].commit()
+        events.append("committed")
 
-        async def revoked(partitions: frozenset[TopicPartition]) -> None:
-            events.append("revoked")
-            await readers[0].commit()
-            events.append("committed")
-
-        how: dict[str, Any] = {
-            "on_assigned": lambda partitions: events.append("assigned"),
-            "on_revoked": revoked,
-        }
-        async with AsyncReader(server.address, wide, group=wide, **how) as reader:
-            readers.append(reader)
-            found = [await anext(reader) for _ in range(40)]
-            assert len({(record.partition, record.offset) for record in found}) == 40
-            with working(server.address, wide, wide, 1) as workers:
-                while "committed" not in events:
-                    with pytest.raises(TimedOut):
-                        await reader.poll(0.1)
-                while len(workers[0].share) < 2:
-                    await asyncio.sleep(0.02)
-            assert events[0] == "assigned"
-            assert len(reader.assignment) >= 2
-            assert await reader.committed()
-
-    asyncio.run(main())
-
-
-def test_the_readers_names_are_exported() -> None:
-    assert fencepost.TooSlow is TooSlow
-    assert issubclass(TooSlow, PartitionsLost)
+    how: dict[str, Any] = {
+        "on_assigned": lambda partitions: events.append("assigned"),
+        "on_revoked": revoked,
+    }
+    async with AsyncReader(server.address, wide, group=wide, **how) as reader:
+        readers.append(reader)
+        found = [await anext(reader) for _ in range(40)]
+        assert len({(record.partition, record.offset) for record in found}) == 40
+        with working(server.address, wide, wide, 1) as workers:
+            while "committed" not in events:
+                with pytest.raises(TimedOut):
+                    await reader.poll(0.1)
+            while len(workers[0].share) < 2:
+                await asyncio.sleep(0.02)
+        assert events[0] == "assigned"
+        assert len(reader.assignment) >= 2
+        assert await reader.committed()

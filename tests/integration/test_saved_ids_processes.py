@@ -2,8 +2,8 @@
 
 A program sends a fixed input to a topic, in random ways: one at a time, many at a time, as tables, in batches of all
 sizes. It saves after some of its flushes. It is killed (SIGKILL) and paused (SIGSTOP) at any moment, and others start
-beside it. Strangers write into its topic, records are deleted, the topic is created again; on our server compaction
-removes records, and the server forgets pids and names.
+beside it. Answers are lost, strangers write into its topic, records are deleted, the topic is created again; on our
+server compaction removes records, and the server forgets pids and names.
 The promise: each record is in its partition once and in order, or a process says why it cannot know.
 """
 
@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,11 +25,13 @@ import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost import Admin, ConfigError, Fenced, Producer, ProducerIds, Reader, SendFailed
+from fencepost import Admin, ConfigError, Fenced, Producer, ProducerIds, Reader, SendFailed, Undelivered, Unreachable
 from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.produce import state
 from fencepost.server.coordinators import transactions
 from tests.integration.conftest import TestedServer
+from tests.support.proxy import Proxy
+from tests.support.scripted import Api, Fate
 
 pytestmark = pytest.mark.integration
 
@@ -37,7 +40,8 @@ PATIENCE: Final = 60.0
 COMPACTED: Final = {"cleanup.policy": "compact", "segment.bytes": "400", "min.cleanable.dirty.ratio": "0.01"}
 
 DONE, TAKEN, UNKNOWN = 0, 2, 3
-"""Exit codes: all was sent; another process has taken over or begun; it cannot know what was written."""
+"""Exit codes: all was sent; another process has taken over or begun, or the answer was lost that the first look at the
+ids waited for; it cannot know what was written."""
 
 NAME_LASTS: Final = 0.05
 """Seconds in place of a day, where the server forgets names."""
@@ -122,6 +126,7 @@ class History:
             "stranger": rnd.random() < 0.5,
             "delete": rnd.random() < 0.3 and not self.is_compacted,
             "recreate": rnd.random() < 0.15,
+            "lose": rnd.random() < 0.5,
         }
         self.forgets_names = self.forgets_pids = False
         self.is_damaged = self.is_compacted
@@ -137,7 +142,7 @@ class History:
     def play(self) -> str:
         """Return "complete" or "unknown". Raise AssertionError if the promise is broken."""
         rnd, outcome = self.rnd, "complete"
-        with Admin(self.address) as admin:
+        with Admin(self.address) as admin, Proxy(self.address) as self.proxy:
             self.create(admin)
             try:
                 for _ in range(rnd.randint(2, 7)):
@@ -150,6 +155,7 @@ class History:
                     self.let_go(child)
                     if self.asleep and rnd.random() < 0.5:
                         self.wake(rnd.choice(list(self.asleep)))
+                self.proxy.choose = lambda key: Fate.ANSWER
                 last = self.start()
                 for child in list(self.asleep):
                     self.wake(child)
@@ -183,12 +189,12 @@ class History:
         try:
             if self.forgets_names:
                 state.KEEPS_NAME = NAME_LASTS  # type: ignore[misc]
-            for _ in program(self.address, self.topic, self.input, self.path, rnd):
+            for _ in program(self.proxy.address, self.topic, self.input, self.path, rnd):
                 os.write(write, b".")
             code = DONE
-        except (Fenced, ConfigError):
+        except (Fenced, ConfigError, Unreachable):
             code = TAKEN
-        except SendFailed as error:
+        except (SendFailed, Undelivered) as error:
             code = UNKNOWN if "name= instead of ids=" in str(error) else code
             print(error, flush=True)
         except BaseException:
@@ -240,6 +246,9 @@ class History:
             with Producer(self.address) as stranger:
                 for _ in range(self.rnd.randint(1, 30)):
                     stranger.send(self.topic, STRANGER, key=b"stranger", partition=partition)
+        if "lose" in due:
+            fates = chain([Fate.LOSE], repeat(Fate.ANSWER))
+            self.proxy.choose = lambda key: next(fates) if key == Api.PRODUCE else Fate.ANSWER
         if "delete" in due:
             self.look()
             read = max(self.seen[partition], default=-1) + 1  # no record goes before it was read

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -298,7 +297,12 @@ def test_changed_certificates_are_used_and_open_connections_stay(
     shutil.copy(first.certificate, pem)
     shutil.copy(first.key, key)
     listener = ListenerConfig(name="tls", address="127.0.0.1:0", protocol="ssl", certificate=pem, key=key)
-    with fencepost.Server(listeners=(listener,)) as server, secured(server.address, certificates) as client:
+    with (
+        fencepost.Server(listeners=(listener,)) as server,
+        secured(server.address, certificates) as client,
+        Producer.from_config(configured(server.address, certificates)) as producer,
+    ):
+        producer.send("t", b"before").result(30)
         old = serial(server.address, certificates)
         replace(pem, second.certificate)  # for a moment the key does not belong to it
         ends = time.monotonic() + 30
@@ -312,50 +316,10 @@ def test_changed_certificates_are_used_and_open_connections_stay(
         await_serial(server.address, certificates, new)
         assert new != old
         assert server.health == ()
+        producer.send("t", b"after").result(30)
         client.sendall(API_VERSIONS)
         assert len(client.recv(4)) == 4
 
 
 def ssl_serial(pem: Path) -> str:
     return str(ssl._ssl._test_decode_cert(str(pem))["serialNumber"])  # type: ignore[attr-defined]
-
-
-def test_a_reload_under_load_drops_no_connection(certificates: Certificates, tmp_path: Path) -> None:
-    """Producers write over TLS, and a thousand connections are open, while the certificate changes again and again."""
-    pairs = [certificates.issue("even"), certificates.issue("odd")]
-    both = [tmp_path / f"{number}.pem" for number in range(2)]
-    for path, pair in zip(both, pairs, strict=True):
-        path.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
-    pem = tmp_path / "server.pem"
-    shutil.copy(both[0], pem)
-    listener = ListenerConfig(name="tls", address="127.0.0.1:0", protocol="ssl", certificate=pem)
-    with fencepost.Server(listeners=(listener,), process=True) as server:
-        quiet = [
-            context(certificates).wrap_socket(dial(server.address), server_hostname="127.0.0.1") for _ in range(1000)
-        ]
-        done = threading.Event()
-        failures: list[BaseException] = []
-
-        def load() -> None:
-            try:
-                config = configured(server.address, certificates)
-                with Producer.from_config({**config, "linger.ms": 1}) as producer:
-                    while not done.is_set():
-                        producer.send("load", b"x" * 1000).result(30)
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=load) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for number in (1, 0, 1):
-            replace(pem, both[number])
-            await_serial(server.address, certificates, ssl_serial(pairs[number].certificate))
-        done.set()
-        for thread in threads:
-            thread.join()
-        assert failures == []
-        for each in quiet:
-            each.sendall(API_VERSIONS)
-            assert len(each.recv(4)) == 4
-            each.close()

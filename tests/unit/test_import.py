@@ -52,11 +52,6 @@ def test_a_server_without_tls_or_a_file_loads_neither() -> None:
     assert not {"fencepost.server.net.tls", "fencepost.server.config.loading", "tomllib"} & loaded
 
 
-def test_every_public_name_can_be_had() -> None:
-    for name in fencepost.__all__:
-        assert getattr(fencepost, name) is not None
-
-
 FIRST_RECORD = """
 import fencepost, sys
 producer = fencepost.Producer(sys.argv[1])

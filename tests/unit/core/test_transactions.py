@@ -119,13 +119,6 @@ def test_partitions_of_the_last_transaction_are_not_those_of_the_next() -> None:
     assert next_one.started_ms == 9
 
 
-def test_adding_what_is_there_changes_nothing() -> None:
-    ongoing = transaction(TransactionState.ONGOING)
-    assert not ongoing.add({P0}, set(), 5)
-    assert ongoing.add({P1}, {"group"}, 5)
-    assert ongoing.started_ms == 0
-
-
 @pytest.mark.parametrize("state", TransactionState)
 def test_init_waits_out_a_decision_and_takes_everything_else(state: TransactionState) -> None:
     judged = transaction(state).judge_init(NOBODY)
@@ -143,41 +136,6 @@ def test_a_repeated_init_is_recognised_and_a_first_one_is_not() -> None:
     assert resting.is_repeated_init(OLDER)
     assert not resting.is_repeated_init(ME)
     assert not resting.is_repeated_init(NOBODY)
-
-
-def test_taking_over_fences_whom_it_replaced() -> None:
-    resting = transaction(TransactionState.COMPLETE_ABORT)
-    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
-    assert resting.identity == Identity(ME.pid, Epoch(4))
-    assert (resting.state, resting.timeout_ms) == (TransactionState.EMPTY, 500)
-    assert resting.judge_end(ME, commit=True).error is ErrorCode.PRODUCER_FENCED
-
-
-def test_who_named_its_epoch_may_repeat_the_request_until_the_new_epoch_is_used() -> None:
-    """KIP-360; once the new epoch is used its answer has arrived, and the old one is a zombie's."""
-    resting = transaction(TransactionState.COMPLETE_COMMIT)
-    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9, expected=ME)
-    assert resting.judge_init(ME) is ErrorCode.NONE
-    assert resting.is_repeated_init(ME)
-    resting.add({P0}, set(), 10)
-    assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
-
-
-def test_a_producer_replaced_by_another_is_not_taken_for_one_that_retries() -> None:
-    resting = transaction(TransactionState.COMPLETE_COMMIT)
-    resting.take_over(Identity(ME.pid, Epoch(4)), 500, 9)
-    assert resting.judge_init(ME) is ErrorCode.PRODUCER_FENCED
-
-
-def test_who_was_too_slow_may_have_the_epoch_of_the_fence_and_nobody_else() -> None:
-    """KIP-588."""
-    fenced = transaction(TransactionState.ONGOING)
-    fenced.prepare(commit=False, now=5, fence=True)
-    fenced.complete(6)
-    assert fenced.judge_init(OLDER) is ErrorCode.PRODUCER_FENCED
-    assert fenced.is_repeated_init(ME)
-    fenced.take_over(Identity(ME.pid, Epoch(5)), 1000, 7)
-    assert fenced.judge_init(ME) is ErrorCode.PRODUCER_FENCED
 
 
 def test_a_pid_whose_epochs_are_used_up_is_retired_for_good() -> None:

@@ -404,37 +404,29 @@ def test_a_callback_that_sends_or_raises_does_no_harm() -> None:
     assert on.values("t", 0) == [b"first", b"second", b"second"]
 
 
-def test_a_ticket_can_be_awaited_before_and_after_it_is_settled() -> None:
+async def test_a_ticket_can_be_awaited_before_and_after_it_is_settled() -> None:
     producer = SteppedProducer(cluster(t=1))
-
-    async def main() -> list[int]:
-        tickets = [producer.send("t", b"v") for _ in range(3)]
-        waiting = [asyncio.ensure_future(_await(ticket)) for ticket in tickets]
-        await asyncio.sleep(0)
-        producer.settle()
-        return [await future for future in waiting] + [await _await(tickets[0])]
-
-    assert asyncio.run(main()) == [0, 1, 2, 0]
+    tickets = [producer.send("t", b"v") for _ in range(3)]
+    waiting = [asyncio.ensure_future(_await(ticket)) for ticket in tickets]
+    await asyncio.sleep(0)
+    producer.settle()
+    assert [await future for future in waiting] + [await _await(tickets[0])] == [0, 1, 2, 0]
 
 
 async def _await(ticket: Ticket) -> int:
     return (await ticket).offset
 
 
-def test_awaiting_a_failed_ticket_raises_its_error() -> None:
+async def test_awaiting_a_failed_ticket_raises_its_error() -> None:
     on = cluster(t=1)
     producer = SteppedProducer(on)
     on.next(Api.PRODUCE, ErrorAnswer(ErrorCode.INVALID_RECORD))
-
-    async def main() -> None:
-        ticket = producer.send("t", b"v")
-        waiting = asyncio.ensure_future(_await(ticket))
-        await asyncio.sleep(0)
-        producer.settle()
-        with pytest.raises(SendFailed, match="INVALID_RECORD"):
-            await waiting
-
-    asyncio.run(main())
+    ticket = producer.send("t", b"v")
+    waiting = asyncio.ensure_future(_await(ticket))
+    await asyncio.sleep(0)
+    producer.settle()
+    with pytest.raises(SendFailed, match="INVALID_RECORD"):
+        await waiting
 
 
 def test_table_rows_accepted_before_the_memory_was_full_have_their_ticket() -> None:
@@ -492,19 +484,14 @@ def test_an_argument_of_the_wrong_kind_is_named_at_the_call_and_ends_no_thread(
 
 
 @pytest.mark.parametrize("topic", ["t", "nowhere"])
-def test_a_loop_that_was_closed_while_it_awaited_a_ticket_does_no_harm(topic: str) -> None:
+async def test_a_loop_that_was_closed_while_it_awaited_a_ticket_does_no_harm(topic: str) -> None:
     on = cluster(t=1)
     on.creates_topics = False
     producer = SteppedProducer(on, unknown_topic_timeout=1.0)
-
-    async def main() -> Ticket:
-        ticket = producer.send(topic, b"v", partition=0)
-        waiting = asyncio.ensure_future(_await(ticket))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        return ticket
-
-    ticket = asyncio.run(main())
+    ticket = producer.send(topic, b"v", partition=0)
+    waiting = asyncio.ensure_future(_await(ticket))
+    await asyncio.sleep(0)
+    waiting.cancel()
     producer.settle()
     assert (ticket.exception(0) is None) == (topic == "t")
 
@@ -654,17 +641,13 @@ def test_a_table_that_does_not_fit_for_a_new_topic_has_a_ticket_for_what_fitted(
     assert producer.sender.queues.held == 0
 
 
-def test_a_table_for_a_new_topic_can_be_awaited() -> None:
+async def test_a_table_for_a_new_topic_can_be_awaited() -> None:
     producer = SteppedProducer(cluster(t=1))
-
-    async def main() -> int:
-        rows = send_rows(producer, "t", [b"1", b"2"])
-        stepping = asyncio.get_running_loop().run_in_executor(None, producer.settle)
-        runs = await rows
-        await stepping
-        return sum(run.records for run in runs)
-
-    assert asyncio.run(main()) == 2
+    rows = send_rows(producer, "t", [b"1", b"2"])
+    stepping = asyncio.get_running_loop().run_in_executor(None, producer.settle)
+    runs = await rows
+    await stepping
+    assert sum(run.records for run in runs) == 2
 
 
 def test_a_batch_whose_closing_is_interrupted_is_in_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:

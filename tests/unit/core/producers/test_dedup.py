@@ -57,22 +57,6 @@ def test_a_producer_nobody_knows_may_begin_anywhere(partition: Partition, first:
     assert partition.table.get(PID) is not None
 
 
-def test_the_next_sequence_is_accepted(partition: Partition) -> None:
-    partition.store(a_batch(0, 3))
-    partition.store(a_batch(3, 2))
-    entry = partition.table.get(PID)
-    assert entry is not None
-    assert (entry.last_sequence, entry.last_offset) == (4, 4)
-
-
-def test_a_repeated_batch_is_answered_with_its_first_offset(partition: Partition) -> None:
-    """IDEM-2: with that of each remembered batch, not only the last."""
-    batches = [a_batch(first, 2, crc=first) for first in range(0, 2 * REMEMBERED, 2)]
-    offsets = [partition.store(batch) for batch in batches]
-    for batch, offset in zip(batches, offsets, strict=True):
-        assert partition.table.judge(batch) == Duplicate(Offset(offset), 1000)
-
-
 def test_judging_changes_nothing(partition: Partition) -> None:
     partition.store(a_batch(0, 3))
     before = str(partition.table.get(PID))
@@ -80,18 +64,6 @@ def test_judging_changes_nothing(partition: Partition) -> None:
         partition.table.judge(batch)
     assert str(partition.table.get(PID)) == before
     assert len(partition.table) == 1
-
-
-def test_a_gap_is_told_what_was_expected(partition: Partition) -> None:
-    partition.store(a_batch(0, 3))
-    assert partition.table.judge(a_batch(4)) == Gap(Sequence(3))
-
-
-@pytest.mark.parametrize(("first", "length"), [(2, 2), (1, 3), (0, 4), (2, 100)])
-def test_a_batch_that_overlaps_and_reaches_beyond_is_a_gap(partition: Partition, first: int, length: int) -> None:
-    """IDEM-2: partial overlap is OUT_OF_ORDER, nothing of it is stored."""
-    partition.store(a_batch(0, 3))
-    assert partition.table.judge(a_batch(first, length)) == Gap(Sequence(3))
 
 
 @pytest.mark.parametrize(("first", "length"), [(0, 1), (1, 2), (0, 2), (0, 6), (2, 3)])
@@ -103,13 +75,6 @@ def test_other_cuts_of_what_is_there_are_duplicates_without_an_offset(
     assert partition.table.judge(a_batch(first, length)) == Forgotten(Sequence(5))
 
 
-def test_a_duplicate_older_than_what_is_remembered_is_still_known_to_be_one(partition: Partition) -> None:
-    for first in range(REMEMBERED + 1):
-        partition.store(a_batch(first))
-    assert partition.table.judge(a_batch(0)) == Forgotten(Sequence(REMEMBERED))
-    assert isinstance(partition.table.judge(a_batch(1)), Duplicate)
-
-
 def test_a_repeat_with_other_bytes_is_no_duplicate(partition: Partition) -> None:
     partition.store(a_batch(0, 3, crc=1))
     assert partition.table.judge(a_batch(0, 3, crc=2)) == Conflict(Sequence(3))
@@ -119,12 +84,6 @@ def test_a_checksum_that_is_not_known_accuses_nobody(partition: Partition) -> No
     """A batch stamped with LogAppendTime and read back from the log has lost its sender's checksum."""
     offset = partition.store(a_batch(0, 3, crc=None))
     assert partition.table.judge(a_batch(0, 3, crc=2)) == Duplicate(Offset(offset), 1000)
-
-
-def test_an_older_epoch_is_fenced_whatever_its_sequence(partition: Partition) -> None:
-    partition.store(a_batch(0, epoch=3))
-    for first in (0, 1, 2):
-        assert partition.table.judge(a_batch(first, epoch=2)) == StaleEpoch(Epoch(3))
 
 
 def test_a_newer_epoch_begins_at_zero_and_forgets_the_older_one(partition: Partition) -> None:
@@ -148,13 +107,6 @@ def test_sequences_go_on_at_zero_behind_the_edge(partition: Partition, length: i
     assert isinstance(partition.table.judge(straddling), Duplicate)
     assert partition.table.judge(a_batch(advance(start, -1))) == Gap(advance(expected, 2))
     assert partition.table.judge(a_batch(start, length + 3)) == Gap(advance(expected, 2))
-
-
-def test_producers_do_not_know_each_other(partition: Partition) -> None:
-    partition.store(a_batch(0, 3, pid=1))
-    partition.store(a_batch(0, 3, pid=2))
-    assert partition.table.judge(a_batch(3, pid=1)) == ACCEPT
-    assert partition.table.judge(a_batch(4, pid=2)) == Gap(Sequence(3))
 
 
 def test_memory_is_bounded_per_producer(partition: Partition) -> None:

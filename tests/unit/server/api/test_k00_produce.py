@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -28,7 +29,7 @@ from fencepost.wire.hot import (
     encode_produce_request,
 )
 from tests.support.batches import batch
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -102,7 +103,12 @@ Test: TypeAlias = Callable[[Bed], Awaitable[None]]
 
 def run(data: Path, test: Test, sync: Literal["os", "always"] = "os", guard: str = "") -> None:
     configs = {"fencepost.writer.group": guard} if guard else {}
-    run_with(lambda: Bed(data, sync), test, PARTITIONS, configs)
+
+    async def main() -> None:
+        async with running(lambda: Bed(data, sync), PARTITIONS, configs) as bed:
+            await test(bed)
+
+    asyncio.run(main())
 
 
 async def outcome(answer: Answer | Awaitable[Answer], version: int = VERSION) -> list[ProducedPartition]:

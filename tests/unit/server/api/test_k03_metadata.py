@@ -12,7 +12,7 @@ from fencepost.core.security.acls import Acl, Operation, PatternType, Permission
 from fencepost.server.api import k03_metadata
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -20,7 +20,7 @@ VERSION = 12
 WITHOUT = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
 
 
-def test_a_right_that_is_withdrawn_during_a_request_is_not_remembered(
+async def test_a_right_that_is_withdrawn_during_a_request_is_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "logs").mkdir()
@@ -42,11 +42,9 @@ def test_a_right_that_is_withdrawn_during_a_request_is_not_remembered(
         decoded = messages.decode_response(Key.METADATA, VERSION, memoryview(b"".join(answer)))
         return [topic.name for topic in decoded.topics]
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path, authorization_enabled=True)) as bed:
         await bed.broker.authorizer.create([right])
         assert await listed(bed) == ["t"]
         withdrawals.append(bed)
         assert await listed(bed) == []
         assert await listed(bed) == []
-
-    run_with(lambda: BrokerBed(tmp_path, authorization_enabled=True), test, 1, {})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,7 @@ from fencepost.errors import ErrorCode, StorageError
 from fencepost.server.coordinators.groups import GroupCoordinator
 from fencepost.server.storage.store import Statement
 from fencepost.types import Offset, Pid, TopicPartition
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 if TYPE_CHECKING:
     from fencepost.server.coordinators.transactions import Transactions
@@ -78,14 +79,9 @@ class Bed(BrokerBed):
         return entry.group.state.value if entry is not None else None
 
 
-Test = Callable[[Bed], Awaitable[None]]
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[Test], None]:
-    """Run a test's coroutine with a broker that has one topic, t."""
-
-    return lambda test, **settings: run_with(lambda: Bed(tmp_path, **settings), test, 2, {})
+def bed(tmp_path: Path) -> AbstractAsyncContextManager[Bed]:
+    return running(lambda: Bed(tmp_path), 2)
 
 
 def failing_store(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,384 +128,293 @@ async def _pause() -> None:
 
 
 class TestThroughARestart:
-    def test_offsets_are_there_again(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 7)
-            await bed.restart()
-            assert bed.offset("g") == 7
-            assert bed.state("g") == "Empty"
+    async def test_offsets_are_there_again(self, bed: Bed) -> None:
+        await bed.commit("g", 7)
+        await bed.restart()
+        assert bed.offset("g") == 7
+        assert bed.state("g") == "Empty"
 
-        run(test)
+    async def test_members_of_a_classic_group_go_on(self, bed: Bed) -> None:
+        member_id = await bed.enter("g")
+        await bed.restart()
+        assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
+        assert bed.state("g") == "Stable"
+        bed.pass_time(10)
+        assert bed.state("g") == "Empty"
 
-    def test_members_of_a_classic_group_go_on(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            await bed.restart()
-            assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
-            assert bed.state("g") == "Stable"
-            bed.pass_time(10)
-            assert bed.state("g") == "Empty"
+    async def test_members_of_a_consumer_group_go_on(self, bed: Bed) -> None:
+        joined = await bed.beat("g", "a")
+        await bed.restart()
+        again = await bed.groups.consumer_heartbeat("g", Heartbeat("a", joined.member_epoch))
+        assert (again.error, again.member_epoch, again.assignment) == (NONE, joined.member_epoch, None)
+        bed.pass_time(45)
+        assert bed.state("g") == "Empty"
+        await bed.restart()
+        assert bed.state("g") == "Empty"
 
-        run(test)
+    async def test_offsets_of_a_topic_that_went_in_the_crash_are_forgotten(self, bed: Bed) -> None:
+        await bed.broker.topics.create("gone", 1, {})
+        await bed.commit("g", 1, TopicPartition("gone", 0))
+        await bed.commit("g", 2)
+        topic = bed.broker.topics.get("gone")
+        assert topic is not None
+        await bed.broker.topics.delete(topic)
+        await bed.restart()
+        assert bed.offset("g", TopicPartition("gone", 0)) is None
+        assert bed.offset("g") == 2
+        assert bed.broker.store.query("SELECT topic FROM group_offsets") == [("t",)]
 
-    def test_members_of_a_consumer_group_go_on(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            joined = await bed.beat("g", "a")
-            await bed.restart()
-            again = await bed.groups.consumer_heartbeat("g", Heartbeat("a", joined.member_epoch))
-            assert (again.error, again.member_epoch, again.assignment) == (NONE, joined.member_epoch, None)
-            bed.pass_time(45)
-            assert bed.state("g") == "Empty"
-            await bed.restart()
-            assert bed.state("g") == "Empty"
+    async def test_a_deleted_group_stays_deleted(self, bed: Bed) -> None:
+        member_id = await bed.enter("g")
+        await bed.commit("other")
+        assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
+        assert await bed.groups.delete("g") is NONE
+        await bed.restart()
+        assert [entry.group_id for entry in bed.groups] == ["other"]
 
-        run(test)
-
-    def test_offsets_of_a_topic_that_went_in_the_crash_are_forgotten(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.broker.topics.create("gone", 1, {})
-            await bed.commit("g", 1, TopicPartition("gone", 0))
-            await bed.commit("g", 2)
-            topic = bed.broker.topics.get("gone")
-            assert topic is not None
-            await bed.broker.topics.delete(topic)
-            await bed.restart()
-            assert bed.offset("g", TopicPartition("gone", 0)) is None
-            assert bed.offset("g") == 2
-            assert bed.broker.store.query("SELECT topic FROM group_offsets") == [("t",)]
-
-        run(test)
-
-    def test_a_deleted_group_stays_deleted(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            await bed.commit("other")
-            assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
-            assert await bed.groups.delete("g") is NONE
-            await bed.restart()
-            assert [entry.group_id for entry in bed.groups] == ["other"]
-
-        run(test)
-
-    def test_a_group_that_changed_its_protocol_is_what_it_was_last(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            bed.groups.leave("g", [Leave(member_id)])
-            joined = await bed.beat("g", "a")
-            assert joined.member_epoch == 3, "epochs go on where the generations stopped"
-            await bed.restart()
-            entry = bed.groups.get("g")
-            assert entry is not None
-            assert isinstance(entry.group, ConsumerGroup)
-            await bed.groups.consumer_heartbeat("g", Heartbeat("a", -1))
-            await bed.enter("g")
-            await bed.restart()
-            entry = bed.groups.get("g")
-            assert entry is not None
-            assert isinstance(entry.group, Group)
-
-        run(test)
+    async def test_a_group_that_changed_its_protocol_is_what_it_was_last(self, bed: Bed) -> None:
+        member_id = await bed.enter("g")
+        bed.groups.leave("g", [Leave(member_id)])
+        joined = await bed.beat("g", "a")
+        assert joined.member_epoch == 3, "epochs go on where the generations stopped"
+        await bed.restart()
+        entry = bed.groups.get("g")
+        assert entry is not None
+        assert isinstance(entry.group, ConsumerGroup)
+        await bed.groups.consumer_heartbeat("g", Heartbeat("a", -1))
+        await bed.enter("g")
+        await bed.restart()
+        entry = bed.groups.get("g")
+        assert entry is not None
+        assert isinstance(entry.group, Group)
 
 
 class TestStoring:
-    def test_readers_see_an_offset_when_it_is_stored_and_not_before(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            storing = bed.groups.commit("g", {T0: Committed(Offset(1), -1, "", 0)})
-            assert bed.offset("g") is None
-            await storing
-            assert bed.offset("g") == 1
+    async def test_readers_see_an_offset_when_it_is_stored_and_not_before(self, bed: Bed) -> None:
+        storing = bed.groups.commit("g", {T0: Committed(Offset(1), -1, "", 0)})
+        assert bed.offset("g") is None
+        await storing
+        assert bed.offset("g") == 1
 
-        run(test)
+    async def test_commits_of_one_turn_are_seen_in_their_order(self, bed: Bed) -> None:
+        await asyncio.gather(*(bed.commit("g", offset) for offset in range(100)))
+        assert bed.offset("g") == 99
+        await bed.restart()
+        assert bed.offset("g") == 99
 
-    def test_commits_of_one_turn_are_seen_in_their_order(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await asyncio.gather(*(bed.commit("g", offset) for offset in range(100)))
-            assert bed.offset("g") == 99
-            await bed.restart()
-            assert bed.offset("g") == 99
-
-        run(test)
-
-    def test_an_assignment_that_cannot_be_stored_is_not_told(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    async def test_an_assignment_that_cannot_be_stored_is_not_told(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = (await bed.join("g")).member_id
-            joined = await bed.join("g", member_id)
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                synced = await bed.groups.sync("g", Sync(member_id, joined.generation))
-                assert synced.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert (await bed.groups.sync("g", Sync(member_id, joined.generation))).error is NONE
-            await bed.restart()
-            assert bed.state("g") == "Stable", "what was told in the end was not stored"
+        member_id = (await bed.join("g")).member_id
+        joined = await bed.join("g", member_id)
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            synced = await bed.groups.sync("g", Sync(member_id, joined.generation))
+            assert synced.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await bed.groups.sync("g", Sync(member_id, joined.generation))).error is NONE
+        await bed.restart()
+        assert bed.state("g") == "Stable", "what was told in the end was not stored"
 
-        run(test)
-
-    def test_a_heartbeat_that_changes_nothing_waits_for_the_change_before_it(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    async def test_a_heartbeat_that_changes_nothing_waits_for_the_change_before_it(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def test(bed: Bed) -> None:
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                joining = [asyncio.ensure_future(bed.beat("g", "a")) for _ in range(2)]
-                await _pause()
-                assert not any(answer.done() for answer in joining), "an assignment was told before it was stored"
-                await store.store_next()
-                first, second = await asyncio.gather(*joining)
-            assert (first.error, second.error) == (NONE, NONE)
-            assert first.assignment == second.assignment
+        with monkeypatch.context() as slow:
+            store = SlowStore(bed, slow)
+            joining = [asyncio.ensure_future(bed.beat("g", "a")) for _ in range(2)]
+            await _pause()
+            assert not any(answer.done() for answer in joining), "an assignment was told before it was stored"
+            await store.store_next()
+            first, second = await asyncio.gather(*joining)
+        assert (first.error, second.error) == (NONE, NONE)
+        assert first.assignment == second.assignment
 
-        run(test)
-
-    def test_a_heartbeat_fails_with_an_earlier_change_that_it_builds_on(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    async def test_a_heartbeat_fails_with_an_earlier_change_that_it_builds_on(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def test(bed: Bed) -> None:
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                joining = [asyncio.ensure_future(bed.beat("g", member)) for member in ("a", "b")]
-                await _pause()
-                store.refuse_next()
-                await store.store_next()
-                answers = await asyncio.gather(*joining)
-            assert [answer.error for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
-            assert (await bed.beat("g", "b")).error is NONE
-            await bed.restart()
-            entry = bed.groups.get("g")
-            assert entry is not None
-            assert isinstance(entry.group, ConsumerGroup)
-            assert entry.group.members.keys() == {"a", "b"}
+        with monkeypatch.context() as slow:
+            store = SlowStore(bed, slow)
+            joining = [asyncio.ensure_future(bed.beat("g", member)) for member in ("a", "b")]
+            await _pause()
+            store.refuse_next()
+            await store.store_next()
+            answers = await asyncio.gather(*joining)
+        assert [answer.error for answer in answers] == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * 2
+        assert (await bed.beat("g", "b")).error is NONE
+        await bed.restart()
+        entry = bed.groups.get("g")
+        assert entry is not None
+        assert isinstance(entry.group, ConsumerGroup)
+        assert entry.group.members.keys() == {"a", "b"}
 
-        run(test)
-
-    def test_a_heartbeat_whose_outcome_cannot_be_stored_is_refused_and_stored_later(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    async def test_a_heartbeat_whose_outcome_cannot_be_stored_is_refused_and_stored_later(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def test(bed: Bed) -> None:
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                assert (await bed.beat("g", "a")).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert (await bed.beat("g", "a")).error is NONE
-            await bed.restart()
-            assert bed.state("g") == "Stable"
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            assert (await bed.beat("g", "a")).error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert (await bed.beat("g", "a")).error is NONE
+        await bed.restart()
+        assert bed.state("g") == "Stable"
 
-        run(test)
-
-    def test_a_group_changes_its_protocol_although_the_end_of_the_other_one_was_refused(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+    async def test_a_group_changes_its_protocol_although_the_end_of_the_other_one_was_refused(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
-                await _pause()
-            assert (await bed.beat("g", "a")).error is NONE
-            await bed.restart()
-            entry = bed.groups.get("g")
-            assert entry is not None
-            assert isinstance(entry.group, ConsumerGroup)
-            assert entry.group.members.keys() == {"a"}
+        member_id = await bed.enter("g")
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
+            await _pause()
+        assert (await bed.beat("g", "a")).error is NONE
+        await bed.restart()
+        entry = bed.groups.get("g")
+        assert entry is not None
+        assert isinstance(entry.group, ConsumerGroup)
+        assert entry.group.members.keys() == {"a"}
 
-        run(test)
+    async def test_a_commit_that_cannot_be_stored_is_not_seen(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            with pytest.raises(StorageError):
+                await bed.commit("g", 1)
+        assert bed.offset("g") is None
 
-    def test_a_commit_that_cannot_be_stored_is_not_seen(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                with pytest.raises(StorageError):
-                    await bed.commit("g", 1)
-            assert bed.offset("g") is None
-
-        run(test)
-
-    def test_a_group_that_cannot_be_deleted_stays(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 1)
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                assert await bed.groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
-            assert bed.offset("g") == 1
-            assert await bed.groups.delete("g") is NONE
-
-        run(test)
+    async def test_a_group_that_cannot_be_deleted_stays(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        await bed.commit("g", 1)
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            assert await bed.groups.delete("g") is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert bed.offset("g") == 1
+        assert await bed.groups.delete("g") is NONE
 
     @pytest.mark.parametrize("commit", [True, False])
-    def test_a_group_is_not_deleted_while_a_transaction_may_commit_offsets_for_it(
-        self, run: Callable[[Test], None], commit: bool
+    async def test_a_group_is_not_deleted_while_a_transaction_may_commit_offsets_for_it(
+        self, bed: Bed, commit: bool
     ) -> None:
-        async def test(bed: Bed) -> None:
-            bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
-            assert await bed.groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
-            bed.groups.decide("g", Pid(7), commit=commit)
-            assert bed.offset("g") == (2 if commit else None)
-            assert await bed.groups.delete("g") is NONE
+        bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
+        assert await bed.groups.delete("g") is ErrorCode.NON_EMPTY_GROUP
+        bed.groups.decide("g", Pid(7), commit=commit)
+        assert bed.offset("g") == (2 if commit else None)
+        assert await bed.groups.delete("g") is NONE
 
-        run(test)
-
-    def test_a_refused_first_join_leaves_no_group_behind(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
-            assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
-            assert bed.groups.get("g") is None
-            assert (await bed.beat("h", "", 0)).error is ErrorCode.INVALID_REQUEST
-            assert bed.groups.get("h") is None
-
-        run(test)
+    async def test_a_refused_first_join_leaves_no_group_behind(self, bed: Bed) -> None:
+        refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
+        assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
+        assert bed.groups.get("g") is None
+        assert (await bed.beat("h", "", 0)).error is ErrorCode.INVALID_REQUEST
+        assert bed.groups.get("h") is None
 
 
 class TestTime:
-    def test_the_timer_throws_silent_members_out(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            bed.pass_time(9)
-            assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
-            bed.pass_time(9)
-            assert bed.state("g") == "Stable"
-            bed.pass_time(1)
-            assert bed.state("g") == "Empty"
+    async def test_the_timer_throws_silent_members_out(self, bed: Bed) -> None:
+        member_id = await bed.enter("g")
+        bed.pass_time(9)
+        assert bed.groups.heartbeat("g", member_id, 1, None) is NONE
+        bed.pass_time(9)
+        assert bed.state("g") == "Stable"
+        bed.pass_time(1)
+        assert bed.state("g") == "Empty"
 
-        run(test)
+    async def test_the_timer_ends_a_rebalance_that_takes_too_long(self, bed: Bed) -> None:
+        first = await bed.enter("g")
+        second = (await bed.join("g")).member_id
+        parked = asyncio.ensure_future(bed.join("g", second))
+        await asyncio.sleep(0)
+        for _ in range(12):
+            assert not parked.done()
+            bed.groups.heartbeat("g", first, 1, None)
+            bed.pass_time(5)
+        joined = await parked
+        assert (joined.error, joined.leader) == (NONE, second)
 
-    def test_the_timer_ends_a_rebalance_that_takes_too_long(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            first = await bed.enter("g")
-            second = (await bed.join("g")).member_id
-            parked = asyncio.ensure_future(bed.join("g", second))
-            await asyncio.sleep(0)
-            for _ in range(12):
-                assert not parked.done()
-                bed.groups.heartbeat("g", first, 1, None)
-                bed.pass_time(5)
-            joined = await parked
-            assert (joined.error, joined.leader) == (NONE, second)
+    async def test_closing_answers_those_who_are_parked(self, bed: Bed) -> None:
+        await bed.enter("g")
+        second = (await bed.join("g")).member_id
+        parked = asyncio.ensure_future(bed.join("g", second))
+        await asyncio.sleep(0)
+        await bed.groups.close()
+        assert (await parked).error is ErrorCode.NOT_COORDINATOR
 
-        run(test)
-
-    def test_closing_answers_those_who_are_parked(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.enter("g")
-            second = (await bed.join("g")).member_id
-            parked = asyncio.ensure_future(bed.join("g", second))
-            await asyncio.sleep(0)
-            await bed.groups.close()
-            assert (await parked).error is ErrorCode.NOT_COORDINATOR
-
-        run(test)
-
-    def test_a_parked_request_whose_connection_is_gone_does_no_harm(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            first = await bed.enter("g")
-            second = (await bed.join("g")).member_id
-            parked = asyncio.ensure_future(bed.join("g", second))
-            await asyncio.sleep(0)
-            parked.cancel()
-            await asyncio.gather(parked, return_exceptions=True)
-            joined = await bed.join("g", first)
-            assert joined.generation == 2
-            assert bed.state("g") == GroupState.COMPLETING_REBALANCE
-
-        run(test)
+    async def test_a_parked_request_whose_connection_is_gone_does_no_harm(self, bed: Bed) -> None:
+        first = await bed.enter("g")
+        second = (await bed.join("g")).member_id
+        parked = asyncio.ensure_future(bed.join("g", second))
+        await asyncio.sleep(0)
+        parked.cancel()
+        await asyncio.gather(parked, return_exceptions=True)
+        joined = await bed.join("g", first)
+        assert joined.generation == 2
+        assert bed.state("g") == GroupState.COMPLETING_REBALANCE
 
 
 class TestExpiry:
-    def test_offsets_of_a_simple_group_expire_with_their_age(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 1)
-            bed.clock.advance(4 * DAY)
-            await bed.commit("g", 2, TopicPartition("t", 1))
-            bed.clock.advance(3 * DAY)
-            await bed.groups.expire_offsets()
-            assert bed.offset("g") is None
-            assert bed.offset("g", TopicPartition("t", 1)) == 2
-            bed.clock.advance(4 * DAY)
-            await bed.groups.expire_offsets()
-            assert bed.groups.get("g") is None
-            assert bed.broker.store.query("SELECT * FROM group_offsets") == []
+    async def test_offsets_of_a_simple_group_expire_with_their_age(self, bed: Bed) -> None:
+        await bed.commit("g", 1)
+        bed.clock.advance(4 * DAY)
+        await bed.commit("g", 2, TopicPartition("t", 1))
+        bed.clock.advance(3 * DAY)
+        await bed.groups.expire_offsets()
+        assert bed.offset("g") is None
+        assert bed.offset("g", TopicPartition("t", 1)) == 2
+        bed.clock.advance(4 * DAY)
+        await bed.groups.expire_offsets()
+        assert bed.groups.get("g") is None
+        assert bed.broker.store.query("SELECT * FROM group_offsets") == []
 
-        run(test)
+    async def test_the_week_begins_when_the_last_member_leaves_even_across_a_restart(self, bed: Bed) -> None:
+        await bed.commit("g", 1)
+        member_id = await bed.enter("g")
+        bed.clock.advance(6 * DAY)
+        bed.groups.leave("g", [Leave(member_id)])
+        await bed.restart()
+        bed.clock.advance(6 * DAY)
+        await bed.groups.expire_offsets()
+        assert bed.offset("g") == 1
+        bed.clock.advance(1 * DAY)
+        await bed.groups.expire_offsets()
+        assert bed.groups.get("g") is None
 
-    def test_the_week_begins_when_the_last_member_leaves_even_across_a_restart(
-        self, run: Callable[[Test], None]
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 1)
-            member_id = await bed.enter("g")
-            bed.clock.advance(6 * DAY)
-            bed.groups.leave("g", [Leave(member_id)])
-            await bed.restart()
-            bed.clock.advance(6 * DAY)
-            await bed.groups.expire_offsets()
-            assert bed.offset("g") == 1
-            bed.clock.advance(1 * DAY)
-            await bed.groups.expire_offsets()
-            assert bed.groups.get("g") is None
+    async def test_a_group_with_members_does_not_expire(self, bed: Bed) -> None:
+        await bed.enter("g")
+        await bed.beat("h", "a")
+        bed.clock.advance(100 * DAY)
+        await bed.groups.expire_offsets()
+        assert {entry.group_id for entry in bed.groups} == {"g", "h"}
 
-        run(test)
+    async def test_an_empty_group_without_offsets_is_cleared_away(self, bed: Bed) -> None:
+        member_id = await bed.enter("g")
+        bed.groups.leave("g", [Leave(member_id)])
+        await bed.groups.expire_offsets()
+        assert bed.groups.get("g") is None
 
-    def test_a_group_with_members_does_not_expire(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.enter("g")
-            await bed.beat("h", "a")
-            bed.clock.advance(100 * DAY)
-            await bed.groups.expire_offsets()
-            assert {entry.group_id for entry in bed.groups} == {"g", "h"}
+    async def test_a_commit_on_its_way_survives_the_expiry_of_the_one_before(self, bed: Bed) -> None:
+        await bed.commit("g", 1)
+        bed.clock.advance(7 * DAY)
+        storing = asyncio.ensure_future(bed.commit("g", 2))
+        await asyncio.sleep(0)
+        await bed.groups.expire_offsets()
+        await storing
+        assert bed.offset("g") == 2
+        await bed.restart()
+        assert bed.offset("g") == 2
 
-        run(test)
-
-    def test_an_empty_group_without_offsets_is_cleared_away(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            member_id = await bed.enter("g")
-            bed.groups.leave("g", [Leave(member_id)])
-            await bed.groups.expire_offsets()
-            assert bed.groups.get("g") is None
-
-        run(test)
-
-    def test_a_commit_on_its_way_survives_the_expiry_of_the_one_before(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 1)
-            bed.clock.advance(7 * DAY)
-            storing = asyncio.ensure_future(bed.commit("g", 2))
-            await asyncio.sleep(0)
-            await bed.groups.expire_offsets()
-            await storing
-            assert bed.offset("g") == 2
-            await bed.restart()
-            assert bed.offset("g") == 2
-
-        run(test)
-
-    def test_a_first_commit_on_its_way_keeps_its_group(self, run: Callable[[Test], None]) -> None:
+    async def test_a_first_commit_on_its_way_keeps_its_group(self, bed: Bed) -> None:
         """Neither an expiry nor a rejected join in the meantime removes the group as one without offsets."""
+        storing = asyncio.ensure_future(bed.commit("g", 1))
+        await asyncio.sleep(0)
+        refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
+        assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
+        await bed.groups.expire_offsets()
+        await storing
+        assert bed.offset("g") == 1
+        await bed.restart()
+        assert bed.offset("g") == 1
 
-        async def test(bed: Bed) -> None:
-            storing = asyncio.ensure_future(bed.commit("g", 1))
-            await asyncio.sleep(0)
-            refused = await bed.groups.join("g", Join("", 1, 1, "consumer", (("range", b""),)))
-            assert refused.error is ErrorCode.INVALID_SESSION_TIMEOUT
-            await bed.groups.expire_offsets()
-            await storing
-            assert bed.offset("g") == 1
-            await bed.restart()
-            assert bed.offset("g") == 1
-
-        run(test)
-
-    def test_what_a_transaction_has_not_decided_is_kept(self, run: Callable[[Test], None]) -> None:
-        async def test(bed: Bed) -> None:
-            await bed.commit("g", 1)
-            bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
-            bed.clock.advance(8 * DAY)
-            await bed.groups.expire_offsets()
-            assert bed.offset("g") == 1
-
-        run(test)
+    async def test_what_a_transaction_has_not_decided_is_kept(self, bed: Bed) -> None:
+        await bed.commit("g", 1)
+        bed.groups.stage("g", Pid(7), {T0: Committed(Offset(2), -1, "", bed.clock.now_ms())})
+        bed.clock.advance(8 * DAY)
+        await bed.groups.expire_offsets()
+        assert bed.offset("g") == 1
 
 
 class Client:
@@ -567,154 +472,125 @@ async def _commit_slowly(
 
 
 class TestCommitsBesideATransaction:
-    def test_one_that_is_refused_overrules_nothing(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            transaction = Staging(bed)
-            await transaction.begin()
-            await transaction.stage(5)
-            with monkeypatch.context() as broken:
-                failing_store(bed, broken)
-                with pytest.raises(StorageError):
-                    await bed.commit("g", 3)
-            await transaction.commit()
-            await _holds(bed, 5)
-
-        run(test)
-
-    def test_one_that_is_stored_overrules_what_was_staged_although_another_was_refused(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            transaction = Staging(bed)
-            await transaction.begin()
-            await transaction.stage(5)
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                refused, stored = (asyncio.ensure_future(bed.commit("g", offset)) for offset in (3, 4))
-                await _pause()
-                store.refuse_next()
-                await store.store_until(stored)
-                with pytest.raises(StorageError):
-                    await refused
-            await transaction.commit()
-            await _holds(bed, 4)
-
-        run(test)
-
-    @pytest.mark.parametrize("accepted", [True, False])
-    def test_the_end_of_the_transaction_waits_for_one_on_its_way(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, accepted: bool
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            transaction = Staging(bed)
-            await transaction.begin()
-            await transaction.stage(5)
-            await _commit_slowly(bed, monkeypatch, transaction.commit(), accepted=accepted)
-            await _holds(bed, 3 if accepted else 5)
-
-        run(test)
-
-    @pytest.mark.parametrize("accepted", [True, False])
-    def test_what_is_staged_anew_counts_whatever_becomes_of_one_on_its_way(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch, accepted: bool
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            transaction = Staging(bed)
-            await transaction.begin()
-            await transaction.stage(5)
-            await _commit_slowly(bed, monkeypatch, transaction.stage(6), accepted=accepted)
-            await transaction.commit()
-            await _holds(bed, 6)
-
-        run(test)
-
-    def test_what_another_transaction_stages_after_it_counts(
-        self, run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        async def test(bed: Bed) -> None:
-            before, after = Staging(bed, "before"), Staging(bed, "after")
-            await before.begin()
-            await before.stage(5)
-            await after.begin()
-            with monkeypatch.context() as slow:
-                store = SlowStore(bed, slow)
-                committing = asyncio.ensure_future(bed.commit("g", 3))
-                staging = asyncio.ensure_future(after.stage(6))
-                await _pause()
-                await store.store_until(staging)
-                await committing
-            await before.commit()
-            await after.commit()
-            await _holds(bed, 6)
-
-        run(test)
-
-
-def test_offsets_of_a_deleted_topic_are_forgotten_in_memory_and_on_disk(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        on_its_way = asyncio.ensure_future(bed.commit("g", 1))
-        await asyncio.sleep(0)
-        topic = bed.broker.topics.get("t")
-        assert topic is not None
-        await bed.broker.delete_topic(topic)
-        await on_its_way
-        await bed.broker.store.execute([])
-        assert bed.offset("g") is None
-        assert bed.broker.store.query("SELECT * FROM group_offsets") == []
-
-    run(test)
-
-
-@pytest.mark.parametrize("crash", [False, True])
-def test_what_was_staged_for_a_deleted_topic_is_not_inherited_by_one_of_its_name(
-    run: Callable[[Test], None], crash: bool
-) -> None:
-    async def test(bed: Bed) -> None:
+    async def test_one_that_is_refused_overrules_nothing(self, bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
         transaction = Staging(bed)
         await transaction.begin()
         await transaction.stage(5)
-        topic = bed.broker.topics.get("t")
-        assert topic is not None
-        if crash:  # before the offsets are deleted
-            await bed.broker.topics.delete(topic)
-            await bed.restart()
-        else:
-            await bed.broker.delete_topic(topic)
-        await bed.broker.topics.create("t", 2, {})
+        with monkeypatch.context() as broken:
+            failing_store(bed, broken)
+            with pytest.raises(StorageError):
+                await bed.commit("g", 3)
         await transaction.commit()
-        await _holds(bed, None)
+        await _holds(bed, 5)
 
-    run(test)
+    async def test_one_that_is_stored_overrules_what_was_staged_although_another_was_refused(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        transaction = Staging(bed)
+        await transaction.begin()
+        await transaction.stage(5)
+        with monkeypatch.context() as slow:
+            store = SlowStore(bed, slow)
+            refused, stored = (asyncio.ensure_future(bed.commit("g", offset)) for offset in (3, 4))
+            await _pause()
+            store.refuse_next()
+            await store.store_until(stored)
+            with pytest.raises(StorageError):
+                await refused
+        await transaction.commit()
+        await _holds(bed, 4)
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    async def test_the_end_of_the_transaction_waits_for_one_on_its_way(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch, accepted: bool
+    ) -> None:
+        transaction = Staging(bed)
+        await transaction.begin()
+        await transaction.stage(5)
+        await _commit_slowly(bed, monkeypatch, transaction.commit(), accepted=accepted)
+        await _holds(bed, 3 if accepted else 5)
+
+    @pytest.mark.parametrize("accepted", [True, False])
+    async def test_what_is_staged_anew_counts_whatever_becomes_of_one_on_its_way(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch, accepted: bool
+    ) -> None:
+        transaction = Staging(bed)
+        await transaction.begin()
+        await transaction.stage(5)
+        await _commit_slowly(bed, monkeypatch, transaction.stage(6), accepted=accepted)
+        await transaction.commit()
+        await _holds(bed, 6)
+
+    async def test_what_another_transaction_stages_after_it_counts(
+        self, bed: Bed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before, after = Staging(bed, "before"), Staging(bed, "after")
+        await before.begin()
+        await before.stage(5)
+        await after.begin()
+        with monkeypatch.context() as slow:
+            store = SlowStore(bed, slow)
+            committing = asyncio.ensure_future(bed.commit("g", 3))
+            staging = asyncio.ensure_future(after.stage(6))
+            await _pause()
+            await store.store_until(staging)
+            await committing
+        await before.commit()
+        await after.commit()
+        await _holds(bed, 6)
 
 
-def test_sessions_that_end_in_the_same_millisecond_are_worked_off_in_pieces(
-    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+async def test_offsets_of_a_deleted_topic_are_forgotten_in_memory_and_on_disk(bed: Bed) -> None:
+    on_its_way = asyncio.ensure_future(bed.commit("g", 1))
+    await asyncio.sleep(0)
+    topic = bed.broker.topics.get("t")
+    assert topic is not None
+    await bed.broker.delete_topic(topic)
+    await on_its_way
+    await bed.broker.store.execute([])
+    assert bed.offset("g") is None
+    assert bed.broker.store.query("SELECT * FROM group_offsets") == []
+
+
+@pytest.mark.parametrize("crash", [False, True])
+async def test_what_was_staged_for_a_deleted_topic_is_not_inherited_by_one_of_its_name(bed: Bed, crash: bool) -> None:
+    transaction = Staging(bed)
+    await transaction.begin()
+    await transaction.stage(5)
+    topic = bed.broker.topics.get("t")
+    assert topic is not None
+    if crash:  # before the offsets are deleted
+        await bed.broker.topics.delete(topic)
+        await bed.restart()
+    else:
+        await bed.broker.delete_topic(topic)
+    await bed.broker.topics.create("t", 2, {})
+    await transaction.commit()
+    await _holds(bed, None)
+
+
+async def test_sessions_that_end_in_the_same_millisecond_are_worked_off_in_pieces(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups, pieces = 300, []
-
-    async def test(bed: Bed) -> None:
-        for number in range(groups):
-            await bed.enter(f"g{number}")
-        ticks = itertools.count()
-        monkeypatch.setattr("fencepost.server.coordinators.groups.perf_counter", lambda: next(ticks) / 1000)
-        bed.clock.advance(11)
-        left = groups
-        while left:
-            bed.groups.run_due()
-            now_left = sum(bed.state(f"g{number}") == "Stable" for number in range(groups))
-            pieces.append(left - now_left)
-            left = now_left
-            await asyncio.sleep(0)
-
-    run(test)
+    for number in range(groups):
+        await bed.enter(f"g{number}")
+    ticks = itertools.count()
+    monkeypatch.setattr("fencepost.server.coordinators.groups.perf_counter", lambda: next(ticks) / 1000)
+    bed.clock.advance(11)
+    left = groups
+    while left:
+        bed.groups.run_due()
+        now_left = sum(bed.state(f"g{number}") == "Stable" for number in range(groups))
+        pieces.append(left - now_left)
+        left = now_left
+        await asyncio.sleep(0)
     assert max(pieces) == 4, "as many as take 3 ms, then others have their turn"
     assert sum(pieces) == groups
 
 
-def test_the_partitions_that_groups_read_count_before_they_are_assigned(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_the_partitions_that_groups_read_count_before_they_are_assigned(tmp_path: Path) -> None:
+    async with running(lambda: Bed(tmp_path, group_memory=300_000), 2) as bed:
         await bed.broker.topics.create("wide", 1_000, {})
         wants = Heartbeat("m", 0, rebalance_timeout_ms=1, topic_names=frozenset({"wide"}), owned=frozenset())
         assert (await bed.groups.consumer_heartbeat("first", wants)).error is NONE
@@ -726,8 +602,6 @@ def test_the_partitions_that_groups_read_count_before_they_are_assigned(tmp_path
         for member in ("m", "n"):
             await bed.groups.consumer_heartbeat("first", Heartbeat(member, -1))
         assert (await bed.groups.consumer_heartbeat("second", wants)).error is NONE
-
-    run_with(lambda: Bed(tmp_path, group_memory=300_000), test, 2, {})
 
 
 # --- members of both protocols ---
@@ -759,58 +633,49 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.usefixtures("place")
-def test_a_group_with_members_of_both_protocols_survives_a_restart(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        member_id = await enter_as_consumer(bed, "g")
-        assert (await bed.beat("g", "new")).member_epoch == 2
-        for _ in range(2):
-            entry = bed.groups.get("g")
-            assert entry is not None
-            assert isinstance(entry.group, ConsumerGroup)
-            assert len(entry.group.members[member_id].assigned) == 2
-            await bed.restart()
-        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
-        assert (await bed.beat("g", "new", -1)).error is NONE
-        assert bed.state("g") == "PreparingRebalance"
+async def test_a_group_with_members_of_both_protocols_survives_a_restart(bed: Bed) -> None:
+    member_id = await enter_as_consumer(bed, "g")
+    assert (await bed.beat("g", "new")).member_epoch == 2
+    for _ in range(2):
+        entry = bed.groups.get("g")
+        assert entry is not None
+        assert isinstance(entry.group, ConsumerGroup)
+        assert len(entry.group.members[member_id].assigned) == 2
         await bed.restart()
-        assert bed.state("g") == "Stable"
-        assert bed.groups.heartbeat("g", member_id, 2, None) is NONE
-        assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
-
-    run(test)
+    assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert (await bed.beat("g", "new", -1)).error is NONE
+    assert bed.state("g") == "PreparingRebalance"
+    await bed.restart()
+    assert bed.state("g") == "Stable"
+    assert bed.groups.heartbeat("g", member_id, 2, None) is NONE
+    assert bed.groups.leave("g", [Leave(member_id)]) == [NONE]
 
 
 @pytest.mark.usefixtures("place")
-def test_a_group_becomes_classic_when_the_last_session_of_the_new_protocol_ends(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        member_id = await enter_as_consumer(bed, "g")
-        await bed.beat("g", "new")
-        for _ in range(9):
-            bed.pass_time(5)
-            bed.groups.heartbeat("g", member_id, 1, None)
+async def test_a_group_becomes_classic_when_the_last_session_of_the_new_protocol_ends(bed: Bed) -> None:
+    member_id = await enter_as_consumer(bed, "g")
+    await bed.beat("g", "new")
+    for _ in range(9):
+        bed.pass_time(5)
+        bed.groups.heartbeat("g", member_id, 1, None)
+    await bed.groups.settled("g")
+    while bed.state("g") != "PreparingRebalance":
+        await asyncio.sleep(0)
+    assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = await bed.beat("g", "new", 2)
+    assert rejoined.error is ErrorCode.UNKNOWN_MEMBER_ID, "it must join again, and may"
+    assert (await bed.beat("g", "new")).error is NONE
+
+
+@pytest.mark.usefixtures("place")
+async def test_a_classic_member_that_does_not_join_again_in_time_is_removed(bed: Bed) -> None:
+    member_id = await enter_as_consumer(bed, "g")
+    joined = await bed.beat("g", "new")
+    for _ in range(13):
+        bed.groups.heartbeat("g", member_id, 1, None)
+        await bed.beat("g", "new", joined.member_epoch)
+        bed.pass_time(5)
         await bed.groups.settled("g")
-        while bed.state("g") != "PreparingRebalance":
-            await asyncio.sleep(0)
-        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.REBALANCE_IN_PROGRESS
-        rejoined = await bed.beat("g", "new", 2)
-        assert rejoined.error is ErrorCode.UNKNOWN_MEMBER_ID, "it must join again, and may"
-        assert (await bed.beat("g", "new")).error is NONE
-
-    run(test)
-
-
-@pytest.mark.usefixtures("place")
-def test_a_classic_member_that_does_not_join_again_in_time_is_removed(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        member_id = await enter_as_consumer(bed, "g")
-        joined = await bed.beat("g", "new")
-        for _ in range(13):
-            bed.groups.heartbeat("g", member_id, 1, None)
-            await bed.beat("g", "new", joined.member_epoch)
-            bed.pass_time(5)
-            await bed.groups.settled("g")
-        assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.UNKNOWN_MEMBER_ID
-        joined = await bed.beat("g", "new", joined.member_epoch)
-        assert len(joined.assignment or ()) == 2
-
-    run(test)
+    assert bed.groups.heartbeat("g", member_id, 1, None) is ErrorCode.UNKNOWN_MEMBER_ID
+    joined = await bed.beat("g", "new", joined.member_epoch)
+    assert len(joined.assignment or ()) == 2

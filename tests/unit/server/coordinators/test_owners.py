@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 
@@ -34,7 +34,7 @@ from fencepost.types import Offset, TopicPartition
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 from tests.support.batches import batch
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 from tests.support.failing_files import FailingFiles
 
 pytestmark = pytest.mark.unit
@@ -140,236 +140,195 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-Test: TypeAlias = Callable[[Bed], Awaitable[None]]
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[Test], None]:
-    """Runs a test's coroutine with a broker that has one topic, t, guarded both ways."""
-
-    configs = {"fencepost.writer.group": WRITERS, "fencepost.reader.group": READERS}
-    return lambda test: run_with(lambda: Bed(tmp_path), test, 1, configs)
+def bed(tmp_path: Path) -> AbstractAsyncContextManager[Bed]:
+    """A broker that has one topic, t, guarded both ways."""
+    return running(
+        lambda: Bed(tmp_path), configs={"fencepost.writer.group": WRITERS, "fencepost.reader.group": READERS}
+    )
 
 
 # --- transactions ---
 
 
-def test_a_partition_being_added_to_a_transaction_at_the_claim_is_not_committed(
-    run: Callable[[Test], None],
+async def test_a_partition_being_added_to_a_transaction_at_the_claim_is_not_committed(
+    bed: Bed,
 ) -> None:
     """OWN-9: accepted from the owner, stored when there was another one."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        who = await bed.producer(old)
-        bed.store.let_through.clear()
-        adding = asyncio.ensure_future(bed.add(old, who))
-        await turns()
-        claiming = asyncio.ensure_future(bed.claim(new))
-        await turns()
-        bed.store.let_through.set()
-        await asyncio.gather(adding, claiming)
-        assert bed.state() is TransactionState.COMPLETE_ABORT
-        with pytest.raises(ServerError) as refused:
-            await bed.commit(bed.connect(), who)
-        assert refused.value.code is ErrorCode.PRODUCER_FENCED
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    who = await bed.producer(old)
+    bed.store.let_through.clear()
+    adding = asyncio.ensure_future(bed.add(old, who))
+    await turns()
+    claiming = asyncio.ensure_future(bed.claim(new))
+    await turns()
+    bed.store.let_through.set()
+    await asyncio.gather(adding, claiming)
+    assert bed.state() is TransactionState.COMPLETE_ABORT
+    with pytest.raises(ServerError) as refused:
+        await bed.commit(bed.connect(), who)
+    assert refused.value.code is ErrorCode.PRODUCER_FENCED
 
 
 @pytest.mark.parametrize("what", ["a partition", "an offset"])
-def test_a_request_that_waited_adds_no_partition_that_was_given_back_meanwhile(
-    run: Callable[[Test], None], what: str
-) -> None:
+async def test_a_request_that_waited_adds_no_partition_that_was_given_back_meanwhile(bed: Bed, what: str) -> None:
     """OWN-9: ownership counts at the moment of the effect, not when the request arrived."""
-
-    async def test(bed: Bed) -> None:
-        old = bed.connect()
-        group = WRITERS if what == "a partition" else READERS
-        await bed.claim(old, group)
-        who = await bed.producer(old)
-        await bed.add(old, who, group="group")
-        bed.store.let_through.clear()
-        first = asyncio.ensure_future(bed.add(old, who, group="another"))  # its turn is not over
-        await turns()
-        second = asyncio.ensure_future(bed.add(old, who) if what == "a partition" else bed.stage(old, who))
-        await turns()
-        bed.broker.owners.release(old, group, ["t-0"])
-        bed.store.let_through.set()
-        await first
-        with pytest.raises(ServerError) as refused:
-            await second
-        assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-
-    run(test)
+    old = bed.connect()
+    group = WRITERS if what == "a partition" else READERS
+    await bed.claim(old, group)
+    who = await bed.producer(old)
+    await bed.add(old, who, group="group")
+    bed.store.let_through.clear()
+    first = asyncio.ensure_future(bed.add(old, who, group="another"))  # its turn is not over
+    await turns()
+    second = asyncio.ensure_future(bed.add(old, who) if what == "a partition" else bed.stage(old, who))
+    await turns()
+    bed.broker.owners.release(old, group, ["t-0"])
+    bed.store.let_through.set()
+    await first
+    with pytest.raises(ServerError) as refused:
+        await second
+    assert refused.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 @pytest.mark.parametrize(("group", "resource"), [(READERS, "t-0"), ("others", "t-0"), (WRITERS, "t-00")])
-def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
-    run: Callable[[Test], None], group: str, resource: str
+async def test_what_gives_no_right_to_write_ends_no_transaction_that_writes(
+    bed: Bed, group: str, resource: str
 ) -> None:
     """OWN-9: the fence of a guarded topic is its group's and the very resource's, taken over or given back."""
-
-    async def test(bed: Bed) -> None:
-        owner, another = bed.connect(), bed.connect()
-        await bed.claim(owner)
-        who = await bed.producer(owner)
-        await bed.add(owner, who)
-        for connection in (owner, another):
-            await bed.broker.owners.claim(connection, group, [ClaimedResource(resource)])
-            bed.broker.owners.release(connection, group, [resource])
-        await bed.commit(owner, who)
-        assert bed.state() is TransactionState.COMPLETE_COMMIT
-
-    run(test)
+    owner, another = bed.connect(), bed.connect()
+    await bed.claim(owner)
+    who = await bed.producer(owner)
+    await bed.add(owner, who)
+    for connection in (owner, another):
+        await bed.broker.owners.claim(connection, group, [ClaimedResource(resource)])
+        bed.broker.owners.release(connection, group, [resource])
+    await bed.commit(owner, who)
+    assert bed.state() is TransactionState.COMPLETE_COMMIT
 
 
-def test_a_transaction_the_store_cannot_abort_is_never_committed_and_delays_claims(
-    run: Callable[[Test], None],
+async def test_a_transaction_the_store_cannot_abort_is_never_committed_and_delays_claims(
+    bed: Bed,
 ) -> None:
     """OWN-9: asking again does not get past what made the first claim fail."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        who = await bed.producer(old)
-        await bed.add(old, who)
-        bed.store.refuses_transactions = True
-        for _ in range(3):
-            with pytest.raises(StorageError):
-                await bed.claim(new)
-            assert not bed.broker.owners.table.owns(new, WRITERS, "t-0")
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    who = await bed.producer(old)
+    await bed.add(old, who)
+    bed.store.refuses_transactions = True
+    for _ in range(3):
         with pytest.raises(StorageError):
-            await bed.commit(bed.connect(), who)
-        bed.store.refuses_transactions = False
-        await bed.claim(new)
-        assert bed.state() is TransactionState.COMPLETE_ABORT
+            await bed.claim(new)
+        assert not bed.broker.owners.table.owns(new, WRITERS, "t-0")
+    with pytest.raises(StorageError):
+        await bed.commit(bed.connect(), who)
+    bed.store.refuses_transactions = False
+    await bed.claim(new)
+    assert bed.state() is TransactionState.COMPLETE_ABORT
 
-    run(test)
 
-
-def test_a_transaction_that_could_not_be_aborted_is_aborted_at_its_commit(
-    run: Callable[[Test], None],
+async def test_a_transaction_that_could_not_be_aborted_is_aborted_at_its_commit(
+    bed: Bed,
 ) -> None:
     """OWN-9, where nothing is guarded and nobody claims: what was lost is lost."""
-
-    async def test(bed: Bed) -> None:
-        topic = bed.broker.topics.get("t")
-        assert topic is not None
-        topic.configure({})
-        old = bed.connect()
-        await bed.claim(old)
-        who = await bed.producer(old)
-        await bed.add(old, who)
-        bed.store.refuses_transactions = True
-        bed.broker.owners.release(old, WRITERS, ["t-0"])
-        await turns()
-        assert bed.state() is TransactionState.ONGOING
-        bed.store.refuses_transactions = False
-        with pytest.raises(ServerError) as refused:
-            await bed.commit(old, who)
-        assert refused.value.code is ErrorCode.PRODUCER_FENCED
-        assert bed.state() is TransactionState.COMPLETE_ABORT
-
-    run(test)
+    topic = bed.broker.topics.get("t")
+    assert topic is not None
+    topic.configure({})
+    old = bed.connect()
+    await bed.claim(old)
+    who = await bed.producer(old)
+    await bed.add(old, who)
+    bed.store.refuses_transactions = True
+    bed.broker.owners.release(old, WRITERS, ["t-0"])
+    await turns()
+    assert bed.state() is TransactionState.ONGOING
+    bed.store.refuses_transactions = False
+    with pytest.raises(ServerError) as refused:
+        await bed.commit(old, who)
+    assert refused.value.code is ErrorCode.PRODUCER_FENCED
+    assert bed.state() is TransactionState.COMPLETE_ABORT
 
 
-def test_a_claim_fails_until_the_old_owners_decisions_are_marked_in_the_log(
-    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+async def test_a_claim_fails_until_the_old_owners_decisions_are_marked_in_the_log(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OWN-9: its records would come to light behind the claim's answer."""
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    who = await bed.producer(old)
+    await bed.add(old, who)
 
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        who = await bed.producer(old)
-        await bed.add(old, who)
+    async def refuse(transaction: TransactionMetadata, *, again: bool) -> bool:
+        return False
 
-        async def refuse(transaction: TransactionMetadata, *, again: bool) -> bool:
-            return False
-
-        with monkeypatch.context() as broken:
-            broken.setattr(bed.broker.transactions.markers, "write_all", refuse)
-            await bed.commit(old, who)
-            assert bed.state() is TransactionState.PREPARE_COMMIT
-            with pytest.raises(StorageError):
-                await bed.claim(new)
-        await bed.claim(new)
-        assert bed.state() is TransactionState.COMPLETE_COMMIT
-
-    run(test)
+    with monkeypatch.context() as broken:
+        broken.setattr(bed.broker.transactions.markers, "write_all", refuse)
+        await bed.commit(old, who)
+        assert bed.state() is TransactionState.PREPARE_COMMIT
+        with pytest.raises(StorageError):
+            await bed.claim(new)
+    await bed.claim(new)
+    assert bed.state() is TransactionState.COMPLETE_COMMIT
 
 
 # --- waiting claims ---
 
 
-def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(run: Callable[[Test], None]) -> None:
+async def test_a_claim_that_is_granted_in_the_moment_when_its_time_is_over_is_granted(bed: Bed) -> None:
     """OWN-9: the table has it as the owner, so it is told so, behind the barrier and with a token that is stored."""
+    first, second = bed.connect(), bed.connect()
+    await bed.claim(first)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 0.05
+    waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 50))
+    await turns()
 
-    async def test(bed: Bed) -> None:
-        first, second = bed.connect(), bed.connect()
-        await bed.claim(first)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + 0.05
-        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 50))
-        await turns()
+    def keep_the_loop_busy_until_both_are_due() -> None:
+        while loop.time() <= deadline + 0.01:
+            pass
+        loop.call_soon(bed.broker.owners.release, first, WRITERS, ["t-0"])
 
-        def keep_the_loop_busy_until_both_are_due() -> None:
-            while loop.time() <= deadline + 0.01:
-                pass
-            loop.call_soon(bed.broker.owners.release, first, WRITERS, ["t-0"])
-
-        loop.call_soon(keep_the_loop_busy_until_both_are_due)
-        judged = await waiting
-        assert bed.broker.owners.table.owns(second, WRITERS, "t-0")
-        assert isinstance(judged, Granted)
-        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(judged.rows[0].token,)]
-
-    run(test)
+    loop.call_soon(keep_the_loop_busy_until_both_are_due)
+    judged = await waiting
+    assert bed.broker.owners.table.owns(second, WRITERS, "t-0")
+    assert isinstance(judged, Granted)
+    assert bed.broker.store.query("SELECT token FROM own_tokens") == [(judged.rows[0].token,)]
 
 
-def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_trace(
-    run: Callable[[Test], None],
+async def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_trace(
+    bed: Bed,
 ) -> None:
     """Tokens never fall: one that is older than what is stored is not stored behind it."""
-
-    async def test(bed: Bed) -> None:
-        first, second, third = bed.connect(), bed.connect(), bed.connect()
-        await bed.claim(first)
-        waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 60_000))
-        await turns()
-        bed.broker.owners.release(first, WRITERS, ["t-0"])
-        await bed.claim(third)
-        await waiting
-        await bed.broker.store.execute([])
-        assert bed.broker.store.query("SELECT token FROM own_tokens") == [(bed.broker.owners.table.last_token,)]
-
-    run(test)
+    first, second, third = bed.connect(), bed.connect(), bed.connect()
+    await bed.claim(first)
+    waiting = asyncio.ensure_future(bed.broker.owners.wait(second, WRITERS, [ClaimedResource("t-0")], 60_000))
+    await turns()
+    bed.broker.owners.release(first, WRITERS, ["t-0"])
+    await bed.claim(third)
+    await waiting
+    await bed.broker.store.execute([])
+    assert bed.broker.store.query("SELECT token FROM own_tokens") == [(bed.broker.owners.table.last_token,)]
 
 
-def test_many_waiting_claims_are_granted_in_order_over_several_turns(
-    run: Callable[[Test], None], monkeypatch: pytest.MonkeyPatch
+async def test_many_waiting_claims_are_granted_in_order_over_several_turns(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fencepost.server.coordinators.owners._SECONDS", -1.0)
-
-    async def test(bed: Bed) -> None:
-        owners = bed.broker.owners
-        first, *others = (bed.connect() for _ in range(4))
-        names = ["a", "b", "c"]
-        await owners.claim(first, WRITERS, [ClaimedResource(name) for name in names])
-        waiting = [
-            asyncio.ensure_future(owners.wait(other, WRITERS, [ClaimedResource(name)], 60_000))
-            for other, name in zip(others, names, strict=True)
-        ]
-        await turns()
-        owners.release(first, WRITERS, names)
-        assert [owners.table.owns(other, WRITERS, name) for other, name in zip(others, names, strict=True)] == [
-            True, False, False,
-        ]  # fmt: skip
-        assert all(isinstance(judged, Granted) for judged in await asyncio.gather(*waiting))
-
-    run(test)
+    owners = bed.broker.owners
+    first, *others = (bed.connect() for _ in range(4))
+    names = ["a", "b", "c"]
+    await owners.claim(first, WRITERS, [ClaimedResource(name) for name in names])
+    waiting = [
+        asyncio.ensure_future(owners.wait(other, WRITERS, [ClaimedResource(name)], 60_000))
+        for other, name in zip(others, names, strict=True)
+    ]
+    await turns()
+    owners.release(first, WRITERS, names)
+    assert [owners.table.owns(other, WRITERS, name) for other, name in zip(others, names, strict=True)] == [
+        True, False, False,
+    ]  # fmt: skip
+    assert all(isinstance(judged, Granted) for judged in await asyncio.gather(*waiting))
 
 
 # --- what begins before a claim and would take effect after it ---
@@ -380,25 +339,21 @@ def opening(monkeypatch: pytest.MonkeyPatch) -> Opening:
     return Opening(monkeypatch)
 
 
-def test_records_are_not_deleted_by_who_lost_the_partition_while_it_was_opened(
-    run: Callable[[Test], None], opening: Opening
+async def test_records_are_not_deleted_by_who_lost_the_partition_while_it_was_opened(
+    bed: Bed, opening: Opening
 ) -> None:
     """OWN-9."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.write([b"a", b"b"])
-        await bed.claim(old)
-        with opening.held_up():
-            asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}
-            deleting = asyncio.ensure_future(bed.call(old, Key.DELETE_RECORDS, 1, topics=[asked], timeout=1000))
-            await turns()
-            await bed.claim(new)
-        answer = await deleting
-        assert answer["topics"][0]["partitions"][0]["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        assert (await bed.broker.partition("t", 0).open()).start_offset == 0
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.write([b"a", b"b"])
+    await bed.claim(old)
+    with opening.held_up():
+        asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": -1}]}
+        deleting = asyncio.ensure_future(bed.call(old, Key.DELETE_RECORDS, 1, topics=[asked], timeout=1000))
+        await turns()
+        await bed.claim(new)
+    answer = await deleting
+    assert answer["topics"][0]["partitions"][0]["error_code"] is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (await bed.broker.partition("t", 0).open()).start_offset == 0
 
 
 def marker(*, commit: bool) -> Fields:
@@ -413,48 +368,38 @@ def marked(answer: Any) -> ErrorCode:
     return code
 
 
-def test_only_the_owner_commits_a_guarded_hanging_transaction_and_anyone_aborts_it(
-    run: Callable[[Test], None],
+async def test_only_the_owner_commits_a_guarded_hanging_transaction_and_anyone_aborts_it(
+    bed: Bed,
 ) -> None:
     """A commit puts records where only the owner may write (guarded topics)."""
-
-    async def test(bed: Bed) -> None:
-        owner, anyone = bed.connect(), bed.connect()
-        await bed.claim(owner)
-        for commit, connection, expected in [
-            (True, anyone, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-            (False, anyone, ErrorCode.NONE),
-            (True, owner, ErrorCode.NONE),
-        ]:
-            answer = await bed.call(connection, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=commit)])
-            assert marked(answer) is expected
-
-    run(test)
+    owner, anyone = bed.connect(), bed.connect()
+    await bed.claim(owner)
+    for commit, connection, expected in [
+        (True, anyone, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (False, anyone, ErrorCode.NONE),
+        (True, owner, ErrorCode.NONE),
+    ]:
+        answer = await bed.call(connection, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=commit)])
+        assert marked(answer) is expected
 
 
-def test_no_marker_is_written_for_who_was_severed_while_the_partition_was_opened(
-    run: Callable[[Test], None], opening: Opening
+async def test_no_marker_is_written_for_who_was_severed_while_the_partition_was_opened(
+    bed: Bed, opening: Opening
 ) -> None:
     """OWN-9."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.write([b"a"])
-        await bed.claim(old)
-        with opening.held_up():
-            marking = asyncio.ensure_future(bed.call(old, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=False)]))
-            await turns()
-            await bed.claim(new)
-        assert marked(await marking) is not ErrorCode.NONE
-        assert (await bed.broker.partition("t", 0).open()).end_offset == 1
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.write([b"a"])
+    await bed.claim(old)
+    with opening.held_up():
+        marking = asyncio.ensure_future(bed.call(old, Key.WRITE_TXN_MARKERS, 1, markers=[marker(commit=False)]))
+        await turns()
+        await bed.claim(new)
+    assert marked(await marking) is not ErrorCode.NONE
+    assert (await bed.broker.partition("t", 0).open()).end_offset == 1
 
 
 @pytest.mark.parametrize("key", [Key.DELETE_TOPICS, Key.CREATE_PARTITIONS, ALTER_CONFIGS])
-def test_topics_whose_turn_comes_after_the_connection_is_severed_are_left_alone(
-    run: Callable[[Test], None], key: int
-) -> None:
+async def test_topics_whose_turn_comes_after_the_connection_is_severed_are_left_alone(bed: Bed, key: int) -> None:
     """OWN-9: half received or half worked off makes no difference."""
     fields: dict[int, dict[str, Any]] = {
         Key.DELETE_TOPICS: {"topic_names": ["first", "t"], "timeout": 1000},
@@ -468,71 +413,59 @@ def test_topics_whose_turn_comes_after_the_connection_is_severed_are_left_alone(
             "validate_only": False,
         },
     }
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.broker.topics.create("first", 1, {})
-        await bed.claim(old)
-        bed.store.let_through.clear()
-        changing = asyncio.ensure_future(bed.call(old, key, 1, **fields[key]))
-        await turns()
-        claiming = asyncio.ensure_future(bed.claim(new))
-        await turns()
-        bed.store.let_through.set()
-        await asyncio.gather(changing, claiming)
-        topic = bed.broker.topics.get("t")
-        assert topic is not None
-        assert topic.partition_count == 1
-        assert topic.writer_group == WRITERS
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.broker.topics.create("first", 1, {})
+    await bed.claim(old)
+    bed.store.let_through.clear()
+    changing = asyncio.ensure_future(bed.call(old, key, 1, **fields[key]))
+    await turns()
+    claiming = asyncio.ensure_future(bed.claim(new))
+    await turns()
+    bed.store.let_through.set()
+    await asyncio.gather(changing, claiming)
+    topic = bed.broker.topics.get("t")
+    assert topic is not None
+    assert topic.partition_count == 1
+    assert topic.writer_group == WRITERS
 
 
 # --- a disk that fails ---
 
 
-def test_a_record_whose_sync_failed_is_readable_before_the_next_owner_is_answered(run: Callable[[Test], None]) -> None:
+async def test_a_record_whose_sync_failed_is_readable_before_the_next_owner_is_answered(bed: Bed) -> None:
     """OWN-9: it comes to light when the log is opened anew, and that must not be later."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        await bed.write([b"kept"])
-        bed.files.fail_next("sync", errno.EIO)
-        await bed.write([b"doubtful"])
-        assert bed.readable() == 1
-        await bed.claim(new)
-        assert bed.readable() == 2
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    await bed.write([b"kept"])
+    bed.files.fail_next("sync", errno.EIO)
+    await bed.write([b"doubtful"])
+    assert bed.readable() == 1
+    await bed.claim(new)
+    assert bed.readable() == 2
 
 
-def test_a_claim_fails_while_it_is_unknown_what_a_failed_sync_left_in_the_log(
-    run: Callable[[Test], None],
+async def test_a_claim_fails_while_it_is_unknown_what_a_failed_sync_left_in_the_log(
+    bed: Bed,
 ) -> None:
     """OWN-9, where the log failed twice within the time in which it is opened anew only once."""
-
-    async def test(bed: Bed) -> None:
-        connections = [bed.connect() for _ in range(3)]
-        await bed.claim(connections[0])
-        for number in range(2):
-            bed.files.fail_next("sync", errno.EIO)
-            await bed.write([b"doubtful"])
-            if number == 0:
-                await bed.claim(connections[1])
-        assert bed.readable() == 1
-        with pytest.raises(StorageError) as refused:
-            await bed.claim(connections[2])
-        assert refused.value.retriable
-        assert not bed.broker.owners.table.owns(connections[2], WRITERS, "t-0")
-        bed.clock.advance(REOPEN_AFTER_SECONDS)
+    connections = [bed.connect() for _ in range(3)]
+    await bed.claim(connections[0])
+    for number in range(2):
+        bed.files.fail_next("sync", errno.EIO)
+        await bed.write([b"doubtful"])
+        if number == 0:
+            await bed.claim(connections[1])
+    assert bed.readable() == 1
+    with pytest.raises(StorageError) as refused:
         await bed.claim(connections[2])
-        assert bed.readable() == 2
+    assert refused.value.retriable
+    assert not bed.broker.owners.table.owns(connections[2], WRITERS, "t-0")
+    bed.clock.advance(REOPEN_AFTER_SECONDS)
+    await bed.claim(connections[2])
+    assert bed.readable() == 2
 
-    run(test)
 
-
-def test_a_claim_of_many_unsynced_partitions_makes_others_wait_for_few_of_them() -> None:
+async def test_a_claim_of_many_unsynced_partitions_makes_others_wait_for_few_of_them() -> None:
     class Log:
         failed, high_watermark, end_offset, syncs = None, 0, 1, 0
 
@@ -549,51 +482,46 @@ def test_a_claim_of_many_unsynced_partitions_makes_others_wait_for_few_of_them()
         def advance(self, offset: int) -> None:
             self.log.high_watermark = offset
 
-    async def work() -> None:
-        with ThreadPoolExecutor(2) as threads:
-            syncer: Any = Syncer(threads, SimpleNamespace(note=print, clear=lambda *told: None))  # type: ignore[arg-type]
-            partitions, bystander = [Unsynced() for _ in range(1_000)], Unsynced()
-            owners: Any = Owners.__new__(Owners)
-            owners._broker = SimpleNamespace(syncer=syncer)
-            owners._partition = lambda name: partitions[int(name)]
-            granted = SimpleNamespace(fresh=[SimpleNamespace(name=str(number)) for number in range(len(partitions))])
-            claim = asyncio.ensure_future(owners._bring_all_to_light(granted))
-            while not syncer.rounds:
-                await asyncio.sleep(0)
-            await syncer.join([bystander])
-            assert sum(partition.log.syncs for partition in partitions) <= 200
-            await claim
-            assert all(partition.log.high_watermark == 1 for partition in partitions)
-
-    asyncio.run(work())
+    with ThreadPoolExecutor(2) as threads:
+        syncer: Any = Syncer(threads, SimpleNamespace(note=print, clear=lambda *told: None))  # type: ignore[arg-type]
+        partitions, bystander = [Unsynced() for _ in range(1_000)], Unsynced()
+        owners: Any = Owners.__new__(Owners)
+        owners._broker = SimpleNamespace(syncer=syncer)
+        owners._partition = lambda name: partitions[int(name)]
+        granted = SimpleNamespace(fresh=[SimpleNamespace(name=str(number)) for number in range(len(partitions))])
+        claim = asyncio.ensure_future(owners._bring_all_to_light(granted))
+        while not syncer.rounds:
+            await asyncio.sleep(0)
+        await syncer.join([bystander])
+        assert sum(partition.log.syncs for partition in partitions) <= 200
+        await claim
+        assert all(partition.log.high_watermark == 1 for partition in partitions)
 
 
-def test_a_silent_owner_and_its_successor_are_remembered(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        owners = bed.broker.owners
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        owners.set_session(old, 1000)
-        bed.clock.advance(2)
-        owners._sever_if_silent(old)
-        [event] = owners.takeovers
-        assert (event.reason, event.group, event.by_time_ms) == (SILENT, WRITERS, -1)
-        assert [row.name for row in event.resources] == ["t-0"]
-        bed.clock.advance(3)
-        await bed.claim(new)
-        assert event.by_time_ms == event.time_ms + 3000
-        assert len(list(owners.takeovers)) == 1
-
-    run(test)
+async def test_a_silent_owner_and_its_successor_are_remembered(bed: Bed) -> None:
+    owners = bed.broker.owners
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    owners.set_session(old, 1000)
+    bed.clock.advance(2)
+    owners._sever_if_silent(old)
+    [event] = owners.takeovers
+    assert (event.reason, event.group, event.by_time_ms) == (SILENT, WRITERS, -1)
+    assert [row.name for row in event.resources] == ["t-0"]
+    bed.clock.advance(3)
+    await bed.claim(new)
+    assert event.by_time_ms == event.time_ms + 3000
+    assert len(list(owners.takeovers)) == 1
 
 
 # --- at once ---
 
 
-def test_a_take_over_is_decided_and_answered_in_the_turn_in_which_it_is_read(tmp_path: Path) -> None:
+async def test_a_take_over_is_decided_and_answered_in_the_turn_in_which_it_is_read(tmp_path: Path) -> None:
     """A turn of the loop may be long while the owner floods, and there are no syncs to wait for (`sync = "os"`)."""
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data")) as bed:
+
         def ask(connection: Connection, generation: int) -> Any:
             fields = {"group": WRITERS, "resources": [{"name": "t-0", "resource": "t-0", "generation": generation}]}
             message = messages.decode_request(Key.OWN, 1, messages.encode_request(Key.OWN, 1, fields))
@@ -614,22 +542,16 @@ def test_a_take_over_is_decided_and_answered_in_the_turn_in_which_it_is_read(tmp
         (token,) = bed.broker.store.query("SELECT token FROM own_tokens WHERE resource = 't-0'")
         assert token == (answer["resources"][0]["token"],)
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})
 
-
-def test_a_claim_whose_client_leaves_at_once_owns_nothing(run: Callable[[Test], None]) -> None:
+async def test_a_claim_whose_client_leaves_at_once_owns_nothing(bed: Bed) -> None:
     """It is judged before its task begins, which may never begin."""
-
-    async def test(bed: Bed) -> None:
-        old, new = bed.connect(), bed.connect()
-        await bed.claim(old)
-        judged, durable = bed.broker.owners.claim_now(new, WRITERS, [ClaimedResource("t-0", RESET)])
-        assert isinstance(judged, Granted)
-        assert old.severed
-        assert durable
-        new.connection_lost(None)
-        await turns()
-        assert bed.broker.owners.table.ownership(WRITERS, "t-0") is None
-        await asyncio.gather(*durable)
-
-    run(test)
+    old, new = bed.connect(), bed.connect()
+    await bed.claim(old)
+    judged, durable = bed.broker.owners.claim_now(new, WRITERS, [ClaimedResource("t-0", RESET)])
+    assert isinstance(judged, Granted)
+    assert old.severed
+    assert durable
+    new.connection_lost(None)
+    await turns()
+    assert bed.broker.owners.table.ownership(WRITERS, "t-0") is None
+    await asyncio.gather(*durable)

@@ -36,25 +36,22 @@ async def ask(app: DeferredRoutes) -> int:
     return int(sent[0]["status"])
 
 
-def test_requests_at_the_same_time_load_the_routes_once_and_off_the_loop() -> None:
+async def test_requests_at_the_same_time_load_the_routes_once_and_off_the_loop() -> None:
     made: list[str] = []
 
     def make() -> Router:
         made.append(threading.current_thread().name)
         return Router([Route("/late", page)])
 
-    async def main() -> None:
-        with ThreadPoolExecutor(2, thread_name_prefix="loads") as threads:
-            app = DeferredRoutes(make, threads)
-            assert await asyncio.gather(*(ask(app) for _ in range(5))) == [200] * 5
-            assert await ask(app) == 200
-
-    asyncio.run(main())
+    with ThreadPoolExecutor(2, thread_name_prefix="loads") as threads:
+        app = DeferredRoutes(make, threads)
+        assert await asyncio.gather(*(ask(app) for _ in range(5))) == [200] * 5
+        assert await ask(app) == 200
     assert len(made) == 1
     assert made[0].startswith("loads")
 
 
-def test_routes_that_could_not_be_loaded_are_loaded_by_the_next_request() -> None:
+async def test_routes_that_could_not_be_loaded_are_loaded_by_the_next_request() -> None:
     failures = [ImportError("no more files can be opened")]
 
     def make() -> Router:
@@ -62,11 +59,8 @@ def test_routes_that_could_not_be_loaded_are_loaded_by_the_next_request() -> Non
             raise failures.pop()
         return Router([Route("/late", page)])
 
-    async def main() -> None:
-        with ThreadPoolExecutor(1) as threads:
-            app = DeferredRoutes(make, threads)
-            with pytest.raises(ImportError):
-                await ask(app)
-            assert await ask(app) == 200
-
-    asyncio.run(main())
+    with ThreadPoolExecutor(1) as threads:
+        app = DeferredRoutes(make, threads)
+        with pytest.raises(ImportError):
+            await ask(app)
+        assert await ask(app) == 200

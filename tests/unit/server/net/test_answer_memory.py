@@ -56,74 +56,62 @@ def test_answers_get_smaller_as_the_memory_fills_up() -> None:
     assert (memory.share, memory.left, memory.overdrawn) == (LEAST, LEAST, True)
 
 
-def test_what_a_client_takes_is_noticed_in_the_next_turn() -> None:
-    async def write() -> None:
-        memory = AnswerMemory(MIB)
-        holder = Holder(memory)
-        holder.write(1000)
-        assert memory.used == 1000
-        holder.unread = 0
-        await a_turn()
-        assert (memory.used, holder.looks) == (0, 1)
-
-    asyncio.run(write())
+async def test_what_a_client_takes_is_noticed_in_the_next_turn() -> None:
+    memory = AnswerMemory(MIB)
+    holder = Holder(memory)
+    holder.write(1000)
+    assert memory.used == 1000
+    holder.unread = 0
+    await a_turn()
+    assert (memory.used, holder.looks) == (0, 1)
 
 
-def test_what_a_client_takes_later_is_noticed_although_nobody_says_so() -> None:
-    async def write() -> None:
-        memory = AnswerMemory(MIB)
-        holder = Holder(memory)
-        holder.write(2 * MIB)
-        await a_turn()
-        assert memory.overdrawn
-        holder.unread = 0
-        waiting = asyncio.ensure_future(memory.reserve(10))
-        await asyncio.wait_for(waiting, 60)
-        assert memory.used == 10
-
-    asyncio.run(write())
+async def test_what_a_client_takes_later_is_noticed_although_nobody_says_so() -> None:
+    memory = AnswerMemory(MIB)
+    holder = Holder(memory)
+    holder.write(2 * MIB)
+    await a_turn()
+    assert memory.overdrawn
+    holder.unread = 0
+    waiting = asyncio.ensure_future(memory.reserve(10))
+    await asyncio.wait_for(waiting, 60)
+    assert memory.used == 10
 
 
-def test_the_first_in_line_gets_what_it_needs_once_the_memory_is_not_overdrawn() -> None:
-    async def reserve() -> None:
-        memory = AnswerMemory(100)
-        await memory.reserve(60)
-        waiting = [asyncio.ensure_future(memory.reserve(size)) for size in (90, 80, 10)]
-        await a_turn()
-        assert [task.done() for task in waiting] == [True, False, False]  # one may exceed the limit
-        assert memory.used == 150
-        memory.release(60)
-        await a_turn()
-        assert [task.done() for task in waiting] == [True, True, False]
-        memory.release(90)
-        await a_turn()
-        assert all(task.done() for task in waiting)
-        assert memory.used == 90
-
-    asyncio.run(reserve())
+async def test_the_first_in_line_gets_what_it_needs_once_the_memory_is_not_overdrawn() -> None:
+    memory = AnswerMemory(100)
+    await memory.reserve(60)
+    waiting = [asyncio.ensure_future(memory.reserve(size)) for size in (90, 80, 10)]
+    await a_turn()
+    assert [task.done() for task in waiting] == [True, False, False]  # one may exceed the limit
+    assert memory.used == 150
+    memory.release(60)
+    await a_turn()
+    assert [task.done() for task in waiting] == [True, True, False]
+    memory.release(90)
+    await a_turn()
+    assert all(task.done() for task in waiting)
+    assert memory.used == 90
 
 
 @pytest.mark.parametrize("granted", [False, True])
-def test_who_leaves_the_line_leaves_nothing_behind(granted: bool) -> None:
-    async def reserve() -> None:
-        memory = AnswerMemory(100)
-        await memory.reserve(100)
-        memory.hold(1)
-        leaving = asyncio.ensure_future(memory.reserve(50))
-        after = asyncio.ensure_future(memory.reserve(20))
-        await a_turn()
-        if granted:
-            memory.release(60)
-            memory._look()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        if not granted:
-            memory.release(60)
-        await a_turn()
-        await asyncio.wait_for(after, 60)
-        assert memory.used == 101 - 60 + 20
-
-    asyncio.run(reserve())
+async def test_who_leaves_the_line_leaves_nothing_behind(granted: bool) -> None:
+    memory = AnswerMemory(100)
+    await memory.reserve(100)
+    memory.hold(1)
+    leaving = asyncio.ensure_future(memory.reserve(50))
+    after = asyncio.ensure_future(memory.reserve(20))
+    await a_turn()
+    if granted:
+        memory.release(60)
+        memory._look()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    if not granted:
+        memory.release(60)
+    await a_turn()
+    await asyncio.wait_for(after, 60)
+    assert memory.used == 101 - 60 + 20
 
 
 def test_what_is_held_for_an_answer_is_given_back_at_its_end() -> None:

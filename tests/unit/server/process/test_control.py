@@ -13,24 +13,18 @@ pytestmark = pytest.mark.unit
 FOR_EVER = 3600.0
 
 
-def test_a_client_that_gives_signs_of_life_ends_by_itself() -> None:
-    async def talk() -> bool:
-        reader = asyncio.StreamReader()
-        ended = asyncio.ensure_future(control.ended(reader, FOR_EVER))
-        for _ in range(3):
-            reader.feed_data(b"\n")
-            await asyncio.sleep(0)
-            assert not ended.done()
-        reader.feed_eof()
-        return await ended
-
-    assert asyncio.run(talk())
-
-
-def test_a_silent_client_is_given_up() -> None:
-    async def talk() -> bool:
-        reader = asyncio.StreamReader()
+async def test_a_client_that_gives_signs_of_life_ends_by_itself() -> None:
+    reader = asyncio.StreamReader()
+    ended = asyncio.ensure_future(control.ended(reader, FOR_EVER))
+    for _ in range(3):
         reader.feed_data(b"\n")
-        return await control.ended(reader, 0.01)
+        await asyncio.sleep(0)
+        assert not ended.done()
+    reader.feed_eof()
+    assert await ended
 
-    assert not asyncio.run(talk())
+
+async def test_a_silent_client_is_given_up() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(b"\n")
+    assert not await control.ended(reader, 0.01)

@@ -10,17 +10,17 @@ import pytest
 from fencepost.core.producers.dedup import FADES_AFTER
 from fencepost.kernel import read_header
 from fencepost.server.storage.housekeeping import Housekeeping
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 from tests.support.log_bed import make_batch
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize(("most", "weight"), [(4, 1), (5, 2)], ids=["half are taken", "there is room"])
-def test_idle_producers_fade_only_if_the_limit_is_in_sight(tmp_path: Path, most: int, weight: int) -> None:
+async def test_idle_producers_fade_only_if_the_limit_is_in_sight(tmp_path: Path, most: int, weight: int) -> None:
     """IDEM-7: another client than ours takes the answer to a late repeat for an error if its producer has faded."""
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path, max_producers=most)) as bed:
         topic = bed.broker.topics.get("t")
         partition = topic.partition(0) if topic is not None else None
         assert partition is not None
@@ -33,10 +33,8 @@ def test_idle_producers_fade_only_if_the_limit_is_in_sight(tmp_path: Path, most:
         await Housekeeping(bed.broker).round()
         assert log.producers.weight == weight
 
-    run_with(lambda: BrokerBed(tmp_path, max_producers=most), test, 1, {})
 
-
-def test_compaction_looks_every_15_seconds_although_the_rest_waits_longer(
+async def test_compaction_looks_every_15_seconds_although_the_rest_waits_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     naps: list[float] = []
@@ -46,11 +44,9 @@ def test_compaction_looks_every_15_seconds_although_the_rest_waits_longer(
         if len(naps) == 3:
             raise asyncio.CancelledError
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path, background_interval_ms=300_000)) as bed:
         with monkeypatch.context() as patched:
             patched.setattr("fencepost.server.storage.housekeeping.asyncio.sleep", sleep)
             with pytest.raises(asyncio.CancelledError):
                 await Housekeeping(bed.broker).run_compaction()
-
-    run_with(lambda: BrokerBed(tmp_path, background_interval_ms=300_000), test, 1, {})
     assert naps == [15.0] * 3

@@ -17,86 +17,71 @@ async def _turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_moves_waits_for_the_end_of_a_standstill() -> None:
-    async def main() -> None:
-        standstill, moved = Standstill(), asyncio.Event()
+async def test_what_moves_waits_for_the_end_of_a_standstill() -> None:
+    standstill, moved = Standstill(), asyncio.Event()
 
-        async def move() -> None:
-            async with standstill.moving():
-                moved.set()
-
-        async with standstill.still():
-            moving = asyncio.ensure_future(move())
-            await _turns()
-            assert not moved.is_set()
-        await asyncio.wait_for(moving, 60)
-
-    asyncio.run(main())
-
-
-def test_a_standstill_waits_for_all_that_move_and_lets_others_begin() -> None:
-    async def main() -> None:
-        standstill, still = Standstill(), asyncio.Event()
-
-        async def stop() -> None:
-            async with standstill.still():
-                still.set()
-
+    async def move() -> None:
         async with standstill.moving():
-            stopping = asyncio.ensure_future(stop())
-            await _turns()
-            async with standstill.moving():  # the standstill does not hold it up
-                await _turns()
-                assert not still.is_set()
-        await asyncio.wait_for(stopping, 60)
+            moved.set()
 
-    asyncio.run(main())
+    async with standstill.still():
+        moving = asyncio.ensure_future(move())
+        await _turns()
+        assert not moved.is_set()
+    await asyncio.wait_for(moving, 60)
 
 
-def test_one_standstill_follows_the_other() -> None:
-    async def main() -> None:
-        standstill, second = Standstill(), asyncio.Event()
+async def test_a_standstill_waits_for_all_that_move_and_lets_others_begin() -> None:
+    standstill, still = Standstill(), asyncio.Event()
 
-        async def stop() -> None:
-            async with standstill.still():
-                second.set()
-
+    async def stop() -> None:
         async with standstill.still():
-            stopping = asyncio.ensure_future(stop())
+            still.set()
+
+    async with standstill.moving():
+        stopping = asyncio.ensure_future(stop())
+        await _turns()
+        async with standstill.moving():  # the standstill does not hold it up
             await _turns()
-            assert not second.is_set()
-        await asyncio.wait_for(stopping, 60)
-
-    asyncio.run(main())
+            assert not still.is_set()
+    await asyncio.wait_for(stopping, 60)
 
 
-def test_a_standstill_gives_up_in_time() -> None:
-    async def main() -> None:
-        standstill = Standstill()
-        async with standstill.moving():
-            with pytest.raises(StorageError, match="try again later"):
-                async with standstill.still(patience=0.01):
-                    pass
-        async with standstill.still(patience=60):
-            pass
+async def test_one_standstill_follows_the_other() -> None:
+    standstill, second = Standstill(), asyncio.Event()
 
-    asyncio.run(main())
+    async def stop() -> None:
+        async with standstill.still():
+            second.set()
+
+    async with standstill.still():
+        stopping = asyncio.ensure_future(stop())
+        await _turns()
+        assert not second.is_set()
+    await asyncio.wait_for(stopping, 60)
 
 
-def test_one_that_is_cancelled_while_it_waits_holds_up_nobody() -> None:
-    async def main() -> None:
-        standstill = Standstill()
-
-        async def move() -> None:
-            async with standstill.moving():
+async def test_a_standstill_gives_up_in_time() -> None:
+    standstill = Standstill()
+    async with standstill.moving():
+        with pytest.raises(StorageError, match="try again later"):
+            async with standstill.still(patience=0.01):
                 pass
+    async with standstill.still(patience=60):
+        pass
 
-        async with standstill.still():
-            moving = asyncio.ensure_future(move())
-            await _turns()
-            moving.cancel()
-            await asyncio.gather(moving, return_exceptions=True)
-        async with standstill.still(patience=60):
+
+async def test_one_that_is_cancelled_while_it_waits_holds_up_nobody() -> None:
+    standstill = Standstill()
+
+    async def move() -> None:
+        async with standstill.moving():
             pass
 
-    asyncio.run(main())
+    async with standstill.still():
+        moving = asyncio.ensure_future(move())
+        await _turns()
+        moving.cancel()
+        await asyncio.gather(moving, return_exceptions=True)
+    async with standstill.still(patience=60):
+        pass

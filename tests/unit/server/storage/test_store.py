@@ -23,80 +23,60 @@ def set_meta(name: str, value: str) -> tuple[str, tuple[str, str]]:
     return "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value)
 
 
-def test_what_was_executed_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_what_was_executed_is_there_after_a_restart(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "always")
-
-    async def write() -> None:
-        await store.execute([set_meta("a", "1"), set_meta("b", "2")])
-
-    asyncio.run(write())
+    await store.execute([set_meta("a", "1"), set_meta("b", "2")])
     store.close()
     again = Store(tmp_path / "meta.sqlite", "always")
     assert again.query("SELECT name, value FROM meta ORDER BY name") == [("a", "1"), ("b", "2")]
     again.close()
 
 
-def test_many_waiting_changes_share_a_few_commits(tmp_path: Path) -> None:
+async def test_many_waiting_changes_share_a_few_commits(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "always")
-
-    async def write() -> None:
-        await asyncio.gather(*(store.execute([set_meta(str(i), "x")]) for i in range(1000)))
-
-    asyncio.run(write())
+    await asyncio.gather(*(store.execute([set_meta(str(i), "x")]) for i in range(1000)))
     store.close()
     assert store.commits < 100
 
 
 @pytest.mark.parametrize("value", [2**70, "\ud800", object()], ids=["number", "text", "object"])
 @pytest.mark.parametrize("together", [False, True], ids=["alone", "with others"])
-def test_a_value_that_cannot_be_stored_is_refused_and_the_store_goes_on(
+async def test_a_value_that_cannot_be_stored_is_refused_and_the_store_goes_on(
     tmp_path: Path, value: object, together: bool
 ) -> None:
     """Not all of these are SQLite's own errors. One that is not once ended the thread, and all changes waited
     forever."""
     store = Store(tmp_path / "meta.sqlite", "os")
     change = [("INSERT OR REPLACE INTO meta (name, value) VALUES ('a', ?)", (value,))]
-
-    async def write() -> None:
-        wrong = store.execute([*change, set_meta("c", "3")] if together else change)
-        right = store.execute([set_meta("b", "2")])
-        with pytest.raises(StorageError):
-            await asyncio.wait_for(wrong, 30)
-        await asyncio.wait_for(right, 30)
-
-    asyncio.run(write())
+    wrong = store.execute([*change, set_meta("c", "3")] if together else change)
+    right = store.execute([set_meta("b", "2")])
+    with pytest.raises(StorageError):
+        await asyncio.wait_for(wrong, 30)
+    await asyncio.wait_for(right, 30)
     assert store.query("SELECT name FROM meta") == [("b",)]
     store.close()
 
 
-def test_a_statement_that_fails_changes_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
+async def test_a_statement_that_fails_changes_nothing_and_the_store_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> None:
-        wrong = store.execute([set_meta("a", "1"), ("INSERT INTO nowhere VALUES (1)", ())])
-        right = store.execute([set_meta("b", "2")])
-        with pytest.raises(StorageError):
-            await wrong
-        await right
-
-    asyncio.run(write())
+    wrong = store.execute([set_meta("a", "1"), ("INSERT INTO nowhere VALUES (1)", ())])
+    right = store.execute([set_meta("b", "2")])
+    with pytest.raises(StorageError):
+        await wrong
+    await right
     assert store.query("SELECT name FROM meta") == [("b",)]
     store.close()
 
 
 @pytest.mark.parametrize("sync", ["os", "always"])
-def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sync) -> None:
+async def test_one_statement_alone_is_a_transaction_by_itself(tmp_path: Path, sync: Sync) -> None:
     store = Store(tmp_path / "meta.sqlite", sync)
     seen: list[str] = []
     store._connection.set_trace_callback(seen.append)
-
-    async def write() -> None:
-        await store.execute([set_meta("a", "1")])
-        with pytest.raises(StorageError, match="cannot write metadata"):
-            await store.execute([("INSERT INTO nowhere VALUES (1)", ())])
-        await store.execute([set_meta("b", "2")])
-
-    asyncio.run(write())
+    await store.execute([set_meta("a", "1")])
+    with pytest.raises(StorageError, match="cannot write metadata"):
+        await store.execute([("INSERT INTO nowhere VALUES (1)", ())])
+    await store.execute([set_meta("b", "2")])
     store.close()
     assert [statement for statement in seen if not statement.startswith("INSERT")] == ["ROLLBACK"]
     again = Store(tmp_path / "meta.sqlite", sync)
@@ -175,19 +155,15 @@ def put_token(store: Store, number: int) -> asyncio.Future[None]:
     return store.execute([set_meta("token", str(number))], at_once=True)
 
 
-def test_a_commit_on_the_loop_is_done_at_once_and_there_after_a_restart(tmp_path: Path) -> None:
+async def test_a_commit_on_the_loop_is_done_at_once_and_there_after_a_restart(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> None:
-        await put_token(store, 1)  # by the thread, which opens the loop's connection
-        for number in range(2, 1200):
-            done = put_token(store, number)
-            if not done.done():  # now and then it is the thread's turn
-                await done
-        assert store._here is not None
-        await store.execute([set_meta("other", "x")])
-
-    asyncio.run(write())
+    await put_token(store, 1)  # by the thread, which opens the loop's connection
+    for number in range(2, 1200):
+        done = put_token(store, number)
+        if not done.done():  # now and then it is the thread's turn
+            await done
+    assert store._here is not None
+    await store.execute([set_meta("other", "x")])
     assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("1199",)]
     store.close()
     again = Store(tmp_path / "meta.sqlite", "os")
@@ -195,47 +171,38 @@ def test_a_commit_on_the_loop_is_done_at_once_and_there_after_a_restart(tmp_path
     again.close()
 
 
-def test_a_commit_beside_an_earlier_change_makes_the_next_one_the_loops(tmp_path: Path) -> None:
+async def test_a_commit_beside_an_earlier_change_makes_the_next_one_the_loops(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
     released = threading.Event()
     store._connection.create_function("wait", 0, released.wait)
-
-    async def write() -> None:
-        earlier = store.execute([("SELECT wait()", ())])
-        beside = put_token(store, 1)
-        assert not beside.done()
-        released.set()
-        await asyncio.gather(earlier, beside)
-        while store._handed_over != store._done:
-            await asyncio.sleep(0.001)
-        assert put_token(store, 2).done()
-
-    asyncio.run(write())
+    earlier = store.execute([("SELECT wait()", ())])
+    beside = put_token(store, 1)
+    assert not beside.done()
+    released.set()
+    await asyncio.gather(earlier, beside)
+    while store._handed_over != store._done:
+        await asyncio.sleep(0.001)
+    assert put_token(store, 2).done()
     store.close()
 
 
-def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
+async def test_most_commits_on_the_loop_do_not_wait_for_the_thread(tmp_path: Path) -> None:
     """But some do, since only the thread copies the write-ahead log back, which would grow for ever."""
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> int:
-        await put_token(store, 1)
-        late = 0
-        for number in range(3000):
-            done = put_token(store, number)
-            late += not done.done()
-            await done
-            while store._handed_over != store._done:
-                await asyncio.sleep(0.001)
-        return late
-
-    late = asyncio.run(write())
+    await put_token(store, 1)
+    late = 0
+    for number in range(3000):
+        done = put_token(store, number)
+        late += not done.done()
+        await done
+        while store._handed_over != store._done:
+            await asyncio.sleep(0.001)
     assert 3000 // 501 <= late <= 3000 // 500 + 1
     assert (tmp_path / "meta.sqlite-wal").stat().st_size < 2000 * 4200
     store.close()
 
 
-def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -> None:
+async def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -> None:
     """SQLite syncs the new beginning, also with --sync os: the loop would wait for the disk."""
     store = Store(tmp_path / "meta.sqlite", "os")
     log = tmp_path / "meta.sqlite-wal"
@@ -244,79 +211,59 @@ def test_no_commit_on_the_loop_begins_the_write_ahead_log_anew(tmp_path: Path) -
         with log.open("rb") as file:
             return file.read(32)
 
-    async def write() -> tuple[int, int]:
-        here, changes = 0, set()
-        await put_token(store, 1)
-        for number in range(2500):
-            while store._handed_over != store._done:
-                await asyncio.sleep(0.001)
-            before = beginning()
-            done = put_token(store, number)
-            if done.done():
-                here += 1
-                assert beginning() == before
-            changes.add(before)
-            await done
-        return here, len(changes)
-
-    here, beginnings = asyncio.run(write())
+    here, changes = 0, set()
+    await put_token(store, 1)
+    for number in range(2500):
+        while store._handed_over != store._done:
+            await asyncio.sleep(0.001)
+        before = beginning()
+        done = put_token(store, number)
+        if done.done():
+            here += 1
+            assert beginning() == before
+        changes.add(before)
+        await done
     assert here > 2000
-    assert beginnings > 1
+    assert len(changes) > 1
     store.close()
 
 
-def test_with_a_sync_every_commit_is_the_threads(tmp_path: Path) -> None:
+async def test_with_a_sync_every_commit_is_the_threads(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "always")
-
-    async def write() -> None:
-        for number in range(3):
-            done = put_token(store, number)
-            assert not done.done()
-            await done
-
-    asyncio.run(write())
+    for number in range(3):
+        done = put_token(store, number)
+        assert not done.done()
+        await done
     assert store._here is None
     store.close()
 
 
-def test_a_commit_on_the_loop_does_not_overtake_an_earlier_change(tmp_path: Path) -> None:
+async def test_a_commit_on_the_loop_does_not_overtake_an_earlier_change(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> None:
-        await put_token(store, 1)
-        for number in range(200):
-            earlier = store.execute([set_meta("token", "earlier")])
-            await asyncio.gather(earlier, put_token(store, number))
-
-    asyncio.run(write())
+    await put_token(store, 1)
+    for number in range(200):
+        earlier = store.execute([set_meta("token", "earlier")])
+        await asyncio.gather(earlier, put_token(store, number))
     assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("199",)]
     store.close()
 
 
-def test_a_failed_commit_on_the_loop_is_reported_and_the_store_goes_on(tmp_path: Path) -> None:
+async def test_a_failed_commit_on_the_loop_is_reported_and_the_store_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
-
-    async def write() -> None:
-        await put_token(store, 1)
-        with pytest.raises(StorageError, match="cannot write metadata"):
-            await store.execute([("INSERT INTO nowhere VALUES (1)", ())], at_once=True)
-        await put_token(store, 2)
-
-    asyncio.run(write())
+    await put_token(store, 1)
+    with pytest.raises(StorageError, match="cannot write metadata"):
+        await store.execute([("INSERT INTO nowhere VALUES (1)", ())], at_once=True)
+    await put_token(store, 2)
     assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("2",)]
     store.close()
 
 
-def test_a_store_in_exclusive_mode_commits_nothing_on_the_loop(tmp_path: Path) -> None:
+async def test_a_store_in_exclusive_mode_commits_nothing_on_the_loop(tmp_path: Path) -> None:
     store = Store(tmp_path / "meta.sqlite", "os")
     store._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-
-    async def write() -> None:
-        await store.execute([set_meta("first", "takes the lock")])
-        for number in range(5):
-            await put_token(store, number)
-
-    asyncio.run(write())
+    await store.execute([set_meta("first", "takes the lock")])
+    for number in range(5):
+        await put_token(store, number)
     assert store._here is None
     assert store.query("SELECT value FROM meta WHERE name = 'token'") == [("4",)]
     store.close()

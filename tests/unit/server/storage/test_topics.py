@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from fencepost.errors import ErrorCode
 from fencepost.server.net.router import Fields
 from fencepost.server.storage.topics import Topic
 from fencepost.wire.apis import Key
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 NONE = ErrorCode.NONE
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -47,60 +48,42 @@ class Bed(BrokerBed):
         return cast("ErrorCode", answer["responses"][0]["error_code"])
 
 
-Test = Callable[[Bed], Awaitable[None]]
-
-
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[Test], None]:
-    """Run a test's coroutine with a broker that has one guarded topic, t."""
-
-    return lambda test: run_with(lambda: Bed(tmp_path), test, 1, {"fencepost.writer.group": "g"})
-
-
-def test_of_two_alterations_at_once_both_stay(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        first, second = bed.alter("retention.ms", "1000"), bed.alter("fencepost.reader.group", "r")
-        assert [*await asyncio.gather(first, second)] == [NONE, NONE]
-        both = {"fencepost.writer.group": "g", "retention.ms": "1000", "fencepost.reader.group": "r"}
-        assert bed.topic().configs == both
-        await bed.restart()
-        assert bed.topic().configs == both
-
-    run(test)
+def bed(tmp_path: Path) -> AbstractAsyncContextManager[Bed]:
+    """A broker that has one guarded topic, t."""
+    return running(lambda: Bed(tmp_path), configs={"fencepost.writer.group": "g"})
 
 
-def test_of_two_numbers_of_partitions_at_once_the_lower_one_is_refused(run: Callable[[Test], None]) -> None:
+async def test_of_two_alterations_at_once_both_stay(bed: Bed) -> None:
+    first, second = bed.alter("retention.ms", "1000"), bed.alter("fencepost.reader.group", "r")
+    assert [*await asyncio.gather(first, second)] == [NONE, NONE]
+    both = {"fencepost.writer.group": "g", "retention.ms": "1000", "fencepost.reader.group": "r"}
+    assert bed.topic().configs == both
+    await bed.restart()
+    assert bed.topic().configs == both
+
+
+async def test_of_two_numbers_of_partitions_at_once_the_lower_one_is_refused(bed: Bed) -> None:
     """If it were stored last, some partitions would be unreachable after a restart."""
-
-    async def test(bed: Bed) -> None:
-        assert [*await asyncio.gather(bed.grow(8), bed.grow(3))] == [NONE, ErrorCode.INVALID_PARTITIONS]
-        assert bed.topic().partition_count == 8
-        await bed.restart()
-        assert bed.topic().partition_count == 8
-
-    run(test)
+    assert [*await asyncio.gather(bed.grow(8), bed.grow(3))] == [NONE, ErrorCode.INVALID_PARTITIONS]
+    assert bed.topic().partition_count == 8
+    await bed.restart()
+    assert bed.topic().partition_count == 8
 
 
-def test_what_comes_behind_a_deletion_finds_no_topic(run: Callable[[Test], None]) -> None:
-    async def test(bed: Bed) -> None:
-        assert await bed.alter("fencepost.writer.group", "") is NONE  # nobody deletes a guarded topic
-        codes = await asyncio.gather(bed.delete(), bed.alter("retention.ms", "1000"), bed.grow(2), bed.delete())
-        assert [*codes] == [NONE, GONE, GONE, GONE]
-        await bed.broker.topics.create("t", 1, {})
-        await bed.restart()
-        assert (bed.topic().configs, bed.topic().partition_count) == ({}, 1)
-
-    run(test)
+async def test_what_comes_behind_a_deletion_finds_no_topic(bed: Bed) -> None:
+    assert await bed.alter("fencepost.writer.group", "") is NONE  # nobody deletes a guarded topic
+    codes = await asyncio.gather(bed.delete(), bed.alter("retention.ms", "1000"), bed.grow(2), bed.delete())
+    assert [*codes] == [NONE, GONE, GONE, GONE]
+    await bed.broker.topics.create("t", 1, {})
+    await bed.restart()
+    assert (bed.topic().configs, bed.topic().partition_count) == ({}, 1)
 
 
-def test_a_new_topic_inherits_nothing_from_one_of_its_name(run: Callable[[Test], None]) -> None:
+async def test_a_new_topic_inherits_nothing_from_one_of_its_name(bed: Bed) -> None:
     """An earlier version could leave rows of a deleted topic behind."""
-
-    async def test(bed: Bed) -> None:
-        row = "INSERT INTO topic_configs (topic, name, value) VALUES ('new', 'retention.ms', '1000')"
-        await bed.broker.store.execute([(row, ())])
-        await bed.broker.topics.create("new", 1, {"retention.ms": "2000"})
-        await bed.restart()
-        assert bed.topic("new").configs == {"retention.ms": "2000"}
-
-    run(test)
+    row = "INSERT INTO topic_configs (topic, name, value) VALUES ('new', 'retention.ms', '1000')"
+    await bed.broker.store.execute([(row, ())])
+    await bed.broker.topics.create("new", 1, {"retention.ms": "2000"})
+    await bed.restart()
+    assert bed.topic("new").configs == {"retention.ms": "2000"}

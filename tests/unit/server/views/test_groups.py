@@ -22,7 +22,7 @@ from fencepost.server.views import groups, topics
 from fencepost.server.views.groups import GroupLag, GroupRows, lag_seen, read_groups
 from fencepost.server.views.topics import TopicSums, read_topics
 from fencepost.types import Offset, TopicPartition
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -76,12 +76,12 @@ def rows(read: list[GroupRows]) -> dict[tuple[str, str, int], tuple[int, int | N
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_rows_are_what_the_broker_has(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rows_are_what_the_broker_has(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     choose = random.Random(seed)
     for module in (groups, topics):
         monkeypatch.setattr(module, "PIECE", choose.choice([1, 2, 3, 1000]))
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 4) as bed:
         broker = bed.broker
         for name in TOPICS[1:]:
             await broker.topics.create(name, 4, {})
@@ -113,11 +113,9 @@ def test_the_rows_are_what_the_broker_has(tmp_path: Path, seed: int, monkeypatch
                 )
         assert known > 50
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 4, {})
 
-
-def test_topics_that_the_caller_does_not_see_do_not_count(tmp_path: Path) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_topics_that_the_caller_does_not_see_do_not_count(tmp_path: Path) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data")) as bed:
         await bed.broker.topics.create("u", 1, {})
         for name in ("t", "u"):
             await append(bed.broker, TopicPartition(name, 0), 5)
@@ -130,15 +128,13 @@ def test_topics_that_the_caller_does_not_see_do_not_count(tmp_path: Path) -> Non
         )
         assert (await lag_seen(caller, group))[:3] == (3, 0, 1)
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})
-
 
 def test_a_group_behind_the_end_has_no_lag() -> None:
     assert [lag_between(committed, 5) for committed in (0, 5, 9)] == [5, 0, 0]
 
 
-def test_offsets_that_must_be_counted_have_a_span(tmp_path: Path) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_offsets_that_must_be_counted_have_a_span(tmp_path: Path) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 3) as bed:
         for index in range(2):
             await append(bed.broker, TopicPartition("t", index), 5)
         for index in range(3):
@@ -152,10 +148,8 @@ def test_offsets_that_must_be_counted_have_a_span(tmp_path: Path) -> None:
         [span] = [row.span for row in group.topics["t"] if row.span is not None]
         assert (span.committed, span.stable) == (2, 5)
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 3, {})
 
-
-def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However large a topic or group is: the loop gets a chance to do something else between two pieces."""
     monkeypatch.setattr(topics, "PIECE", 10)
     monkeypatch.setattr(groups, "PIECE", 10)
@@ -179,7 +173,7 @@ def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(topics, "partition_row", counted(topics.partition_row))
     monkeypatch.setattr(groups, "offset_row", counted(groups.offset_row))
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 95) as bed:
         broker = bed.broker
         for number in range(40):
             await broker.topics.create(f"small-{number}", 1, {})
@@ -192,5 +186,3 @@ def test_no_turn_reads_more_than_a_piece(tmp_path: Path, monkeypatch: pytest.Mon
         await read_groups(list(broker.groups), broker.topics, CountingTurns())
         assert len(read) == 135 + 95
         assert max(after - before for before, after in pairwise(pauses)) <= 20, "a piece, and what small ones have left"
-
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 95, {})

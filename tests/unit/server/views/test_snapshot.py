@@ -16,7 +16,7 @@ from fencepost.server.views import snapshot
 from fencepost.server.views.snapshot import Snapshots
 from fencepost.server.views.topics import TopicRows, TopicSums
 from fencepost.types import Offset, TopicPartition
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -29,8 +29,8 @@ async def write(bed: BrokerBed, index: int, records: int) -> None:
     partition.advance(log.end_offset)
 
 
-def test_who_asks_at_the_same_time_or_within_a_second_shares_one(tmp_path: Path) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_who_asks_at_the_same_time_or_within_a_second_shares_one(tmp_path: Path) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 2) as bed:
         snapshots = Snapshots(bed.broker)
         first, second = await asyncio.gather(snapshots.now(), snapshots.now())
         assert second is first
@@ -41,21 +41,17 @@ def test_who_asks_at_the_same_time_or_within_a_second_shares_one(tmp_path: Path)
         later = await snapshots.now(1.0)
         assert (first.sums.records, later.sums.records) == (0, 3)
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 2, {})
 
-
-def test_who_wants_to_know_it_now_gets_a_new_one(tmp_path: Path) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_who_wants_to_know_it_now_gets_a_new_one(tmp_path: Path) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 2) as bed:
         snapshots = Snapshots(bed.broker)
         assert (await snapshots.now()).sums.records == 0
         await write(bed, 1, 5)
         assert (await snapshots.now()).sums.records == 5
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 2, {})
 
-
-def test_the_sums_are_those_of_all_topics_and_groups(tmp_path: Path) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_the_sums_are_those_of_all_topics_and_groups(tmp_path: Path) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 2) as bed:
         for index in range(2):
             await write(bed, index, 4)
         for number, committed in ((1, 1), (2, 3)):
@@ -66,11 +62,9 @@ def test_the_sums_are_those_of_all_topics_and_groups(tmp_path: Path) -> None:
         assert found.lag == (4, 0, 2, 2)
         assert {name: group.lag.known for name, group in found.groups.items()} == {"group-1": 3, "group-2": 1}
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 2, {})
 
-
-def test_one_that_failed_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(bed: BrokerBed) -> None:
+async def test_one_that_failed_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data"), 2) as bed:
         snapshots = Snapshots(bed.broker)
 
         async def fail(*_: object) -> None:
@@ -82,14 +76,13 @@ def test_one_that_failed_is_taken_again(tmp_path: Path, monkeypatch: pytest.Monk
                 await snapshots.now(1.0)
         assert (await snapshots.now(1.0)).topics["t"].partitions == 2
 
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 2, {})
 
-
-def test_a_snapshot_is_not_kept_when_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_is_not_kept_when_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of a large server take much memory."""
     monkeypatch.setattr(snapshot, "_KEPT_SECONDS", 0.01)
 
-    async def test(bed: BrokerBed) -> None:
+    async with running(lambda: BrokerBed(tmp_path / "data")) as bed:
+
         class Log:
             """Stands for what only a row of the snapshot refers to."""
 
@@ -109,5 +102,3 @@ def test_a_snapshot_is_not_kept_when_nobody_looks(tmp_path: Path, monkeypatch: p
             if made[0]() is None:
                 return
         raise AssertionError("the snapshot is still there")
-
-    run_with(lambda: BrokerBed(tmp_path / "data"), test, 1, {})

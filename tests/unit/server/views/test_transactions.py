@@ -17,7 +17,7 @@ from fencepost.server.views.snapshot import Snapshots
 from fencepost.server.views.transactions import effect_of_abort, hanging, held_back, stable_after
 from fencepost.types import Offset, Pid, TopicPartition
 from tests.support.batches import batch
-from tests.support.broker_bed import BrokerBed, run_with
+from tests.support.broker_bed import BrokerBed, running
 
 pytestmark = pytest.mark.unit
 
@@ -58,8 +58,8 @@ class Bed(BrokerBed):
         partition.advance(log.end_offset)
 
 
-def test_a_transaction_hangs_only_where_no_coordinator_ends_it(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_a_transaction_hangs_only_where_no_coordinator_ends_it(tmp_path: Path) -> None:
+    async with running(lambda: Bed(tmp_path), 2) as bed:
         connection = bed.connect()
         known = await bed.begin(connection, "known", T0)
         await bed.write(known, T0)
@@ -77,11 +77,9 @@ def test_a_transaction_hangs_only_where_no_coordinator_ends_it(tmp_path: Path) -
             )
         assert list(hanging(bed.broker, found)) == []  # they have ended since they were found
 
-    run_with(lambda: Bed(tmp_path), test, 2, {})
 
-
-def test_the_effect_of_an_abort_is_what_happens(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_the_effect_of_an_abort_is_what_happens(tmp_path: Path) -> None:
+    async with running(lambda: Bed(tmp_path), 2) as bed:
         connection = bed.connect()
         first = await bed.begin(connection, "first", T0, T1)
         second = await bed.begin(connection, "second", T0)
@@ -100,11 +98,9 @@ def test_the_effect_of_an_abort_is_what_happens(tmp_path: Path) -> None:
         await bed.broker.transactions.end("first", first, connection, commit=False)
         assert [log.last_stable_offset for log in logs] == [each.stable_after for each in effects] == [3, 1]
 
-    run_with(lambda: Bed(tmp_path), test, 2, {})
 
-
-def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
-    async def test(bed: Bed) -> None:
+async def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
+    async with running(lambda: Bed(tmp_path), 2) as bed:
         connection, snapshots = bed.connect(), Snapshots(bed.broker)
         writer = await bed.begin(connection, "a/b c", T0)
         await bed.write(writer, T0)
@@ -125,5 +121,3 @@ def test_an_old_transaction_needs_attention_with_a_link(tmp_path: Path) -> None:
         [(text, path)] = attention(bed.broker, await snapshots.now(), lambda *_: True)
         assert text.startswith(f"A transaction of producer {writer.pid} hangs in t-1: no coordinator knows it")
         assert path == f"/producers/hanging?topic=t&partition=1&pid={writer.pid}"
-
-    run_with(lambda: Bed(tmp_path), test, 2, {})
