@@ -279,10 +279,10 @@ def test_after_the_last_epoch_comes_1() -> None:
     assert session.epoch == 1
 
 
-def test_what_is_lent_leaves_less_for_sessions() -> None:
+def test_what_is_reserved_leaves_less_for_sessions() -> None:
     sessions = table()
-    assert sessions.lend(MOST_ROWS)
-    assert not sessions.lend(1)
+    assert sessions.reserve(MOST_ROWS)
+    assert not sessions.reserve(1)
     assert not sessions.begin(session_of(1), "x", 0.0)
-    sessions.give_back(MOST_ROWS)
+    sessions.unreserve(MOST_ROWS)
     assert sessions.begin(session_of(1), "x", 0.0)
