@@ -42,7 +42,7 @@ LAST_TOKEN: Final = "last_token"  # noqa: S105
 """The row of `meta` that a restored backup has: tokens up to this one may have been given after the backup."""
 
 _PATROL_SECONDS: Final = 0.05
-_SECONDS_PER_PIECE: Final = 0.003
+_SECONDS: Final = 0.003
 """Duration of a piece of work, after which others get their turn."""
 _MAX_PARTITIONS_PER_PIECE: Final = 32
 """Number of granted partitions that are looked at in one piece."""
@@ -246,7 +246,7 @@ class Owners:
                 answer.set_result(judged)
             elif isinstance(judged, Granted):  # it gave up in the same turn
                 self.table.release(waiting.claimant, waiting.group, [row.name for row in judged.fresh])
-            if perf_counter() - began > _SECONDS_PER_PIECE:
+            if perf_counter() - began > _SECONDS:
                 asyncio.get_running_loop().call_soon(self._serve_line)
                 return
 
