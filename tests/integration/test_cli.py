@@ -337,9 +337,7 @@ def test_a_data_directory_has_one_server_at_a_time(serving: Callable[..., Servin
     assert second.output().count("\n") == 1
 
 
-def test_a_port_in_use_is_one_line_and_changes_no_directory(
-    serving: Callable[..., Serving], tmp_path: Path
-) -> None:
+def test_a_port_in_use_is_one_line_and_changes_no_directory(serving: Callable[..., Serving], tmp_path: Path) -> None:
     old = serving("--data", str(tmp_path / "old"))
     write(old.address, "orders", 3)
     assert old.child.stop() == 0

@@ -54,20 +54,15 @@ class DeferredRoutes:
     def __init__(self, make: Callable[[], Router], threads: Executor) -> None:
         self._make = make
         self._threads = threads
-        self._routing: asyncio.Task[Router] | None = None
+        self._loading = asyncio.Lock()
+        self._router: Router | None = None
+        """None until it is loaded. If that fails, the next request tries again."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._routing is None:
-            self._routing = asyncio.ensure_future(self._load())
-        try:
-            router = await asyncio.shield(self._routing)
-        except Exception:
-            self._routing = None  # the next request tries again
-            raise
-        await router(scope, receive, send)
-
-    async def _load(self) -> Router:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._make)
+        async with self._loading:
+            if self._router is None:
+                self._router = await asyncio.get_running_loop().run_in_executor(self._threads, self._make)
+        await self._router(scope, receive, send)
 
 
 _VALID_SECONDS: Final = 1.0
@@ -82,24 +77,17 @@ class Readiness:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._asking: asyncio.Task[list[str]] | None = None
+        self._asking = asyncio.Lock()
         self._answer: list[str] = []
         self._valid_until = float("-inf")
 
     async def reasons(self) -> list[str]:
         """Return why the server is not ready, one sentence each; empty if it is. Callers share one probe."""
-        if self._broker.clock.monotonic() < self._valid_until:
+        async with self._asking:
+            if self._broker.clock.monotonic() >= self._valid_until:
+                self._answer = await self._ask()
+                self._valid_until = self._broker.clock.monotonic() + _VALID_SECONDS
             return self._answer
-        if self._asking is None:
-            self._asking = asyncio.ensure_future(self._ask())
-            self._asking.add_done_callback(self._asked)
-        return await asyncio.shield(self._asking)
-
-    def _asked(self, asking: asyncio.Task[list[str]]) -> None:
-        self._asking = None
-        if not asking.cancelled() and asking.exception() is None:
-            self._answer = asking.result()
-            self._valid_until = self._broker.clock.monotonic() + _VALID_SECONDS
 
     async def _ask(self) -> list[str]:
         broker = self._broker

@@ -37,9 +37,8 @@ class Snapshot(NamedTuple):
 
 
 class Snapshots:
-    """The one cache of what is shown: the last snapshot, the last records of the sinks' progress topics, and the
-    counted records of lags. A snapshot is forgotten after a second: a large server has a row for each of very many
-    committed offsets."""
+    """The one cache of what is shown: the last snapshot, the last records of the sinks' progress topics, and what was
+    counted of lags. A snapshot is forgotten after a second: a large server has a row for each of very many offsets."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -73,13 +73,6 @@ def _row(caller: HttpCaller, known: TransactionMetadata) -> TransactionRow:
     return TransactionRow(copy(known), age, held_back(caller.broker, known, partial(request.sees, TOPIC_DESCRIBE)))
 
 
-async def open_rows(visit: Visit) -> list[TransactionRow]:
-    """Return the open transactions, the oldest first."""
-    found = await seen_transactions(visit.caller, only_open=True)
-    found.sort(key=lambda each: each.started_ms)
-    return [_row(visit.caller, each) async for each in paced(found)]
-
-
 async def read_list(visit: Visit) -> Values:
     only_open = visit.query.get("state") == "open"
     seen = await seen_transactions(visit.caller, visit.find, only_open=only_open)
@@ -115,14 +108,15 @@ async def read_producers(visit: Visit) -> Values:
         producers = Page([FoundProducer(topic, row) for row in found.items], found.next_cursor)
     else:
         topics = await _topics(visit, place, find)
-    opened = await open_rows(visit)
+    opened = await seen_transactions(visit.caller, only_open=True)
+    oldest = sorted(opened, key=lambda each: each.started_ms)[:_MOST]
     return {
         "topic": topic,
         "pid": pid,
         "find": find,
         "topics": topics,
         "producers": producers,
-        "opened": opened[:_MOST],
+        "opened": [_row(visit.caller, each) async for each in paced(oldest)],
         "more_opened": len(opened) - _MOST,
         "hanging": await _hanging(visit),
         "duplicates": visit.broker.counters.duplicates,
