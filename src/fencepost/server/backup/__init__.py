@@ -5,6 +5,6 @@ point.py                     the data of one moment, of a running server or of a
 manifest.py                  the files of a backup, with sizes and checksums
 copying.py                   copies with checksums, past the page cache
 folder.py                    backups in a folder, each reusing files of the one before
-restoring.py, store_file.py  a new data directory from a backup; the store of a data directory without a server
+restoring.py                 a new data directory from a backup; the store of a data directory without a server
 checking.py                  all files of a stopped server's data directory
 """

@@ -21,7 +21,7 @@ from fencepost.log.segment import LOG_SUFFIX
 from fencepost.server.backup.manifest import STORE
 from fencepost.server.backup.pins import partitions_in
 from fencepost.server.backup.point import check_data
-from fencepost.server.backup.store_file import StoreFile
+from fencepost.server.backup.restoring import StoreFile
 from fencepost.server.coordinators import group_rows, transaction_rows
 from fencepost.server.storage.datadir import DataDirectory, folder_name
 

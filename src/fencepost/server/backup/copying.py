@@ -80,8 +80,13 @@ class Copier:
     def copy(self, source: Path, target: Path, size: int) -> int:
         """Copy the first `size` bytes durably, and return their checksum. Raise DamagedBackup if the copy reads back as
         something else; FileNotFoundError or EOFError if the source has fewer bytes."""
-        with source.open("rb", buffering=0) as file:
-            return self._write(file.fileno(), target, size)
+        fd = self._disk.open(str(target), create=True)
+        try:
+            is_direct = size > _SMALL and self._prepare(fd, size)
+            with source.open("rb", buffering=0) as file:
+                return self._write(file.fileno(), fd, target, size, is_direct=is_direct)
+        finally:
+            self._disk.close(fd)
 
     def begins_with(self, source: Path, size: int, checksum: int) -> bool:
         """Tell if the first `size` bytes of the file have this checksum."""
@@ -95,59 +100,38 @@ class Copier:
         fd = disk.open(str(target), create=False)
         try:
             with source.open("rb", buffering=0) as file:
-                whole, part = self._append(fd, file.fileno(), start, size, checksum)
-            forget_cache(fd)
-            if self._checksum_of(fd, size, start) != part:
-                raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
-            return whole
+                return self._write(file.fileno(), fd, target, size, start, checksum)
         except BaseException:
             disk.truncate(fd, start)
             raise
         finally:
             disk.close(fd)
 
-    def _append(self, fd: int, source: int, position: int, size: int, whole: int) -> tuple[int, int]:
-        """Return the checksum of the whole, of which `whole` is that of the beginning, and that of this part."""
-        part = 0
+    def _write(
+        self, source: int, fd: int, target: Path, size: int, start: int = 0, whole: int = 0, *, is_direct: bool = False
+    ) -> int:
+        """Write the bytes from `start` to `size`, and read them back. `whole` is the checksum of those before. Return
+        that of all."""
+        disk, part, position, synced = self._disk, 0, start, start
         while position < size:
             count = min(self._read(source, position), size - position)
             if not count:
-                raise EOFError(f"the source has {position} bytes, not {size}")
-            write_all(self._disk, fd, self._buffer[:count], position)
-            whole = int(crc32c(self._buffer[:count], whole))
-            part = int(crc32c(self._buffer[:count], part))
+                raise EOFError(f"{target.name} has {position} bytes, not {size}")
+            chunk = self._buffer[:count]
+            write_all(disk, fd, chunk, position)
+            whole, part = int(crc32c(chunk, whole)), int(crc32c(chunk, part))
             position += count
+            if not is_direct and position - synced >= _SYNC_EVERY:
+                disk.sync(fd)
+                synced = position
             self._advance(count)
-        self._disk.sync(fd)
-        return whole, part
-
-    def _write(self, source: int, target: Path, size: int) -> int:
-        disk = self._disk
-        fd = disk.open(str(target), create=True)
-        try:
-            is_direct = size > _SMALL and self._prepare(fd, size)
-            checksum = position = synced = 0
-            while position < size:
-                count = min(self._read(source, position), size - position)
-                if not count:
-                    raise EOFError(f"{target.name} has {position} bytes, not {size}")
-                chunk = self._buffer[:count]
-                write_all(disk, fd, chunk, position)
-                checksum = int(crc32c(chunk, checksum))
-                position += count
-                if not is_direct and position - synced >= _SYNC_EVERY:
-                    disk.sync(fd)
-                    synced = position
-                self._advance(count)
-            disk.sync(fd)
-            forget_cache(fd)
-            if is_direct:
-                direct(fd, on=True)
-            if self._checksum_of(fd, size) != checksum:
-                raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
-            return checksum
-        finally:
-            disk.close(fd)
+        disk.sync(fd)
+        forget_cache(fd)
+        if is_direct:
+            direct(fd, on=True)
+        if self._checksum_of(fd, size, start) != part:
+            raise DamagedBackup(f"{target} does not read back as it was written: is the disk damaged?")
+        return whole
 
     def _prepare(self, fd: int, size: int) -> bool:
         """Allocate the file's space, and write past the page cache from now on; return False if that cannot be done."""

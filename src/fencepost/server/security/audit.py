@@ -70,28 +70,6 @@ class _Who(NamedTuple):
     listener: str
 
 
-class _Waiting:
-    """Lines that a place has not taken yet."""
-
-    __slots__ = ("dropped", "lines", "retry_at")
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self.lines = lines
-        self.dropped = 0
-        self.retry_at: float | None = None
-        """None: the place has not failed."""
-
-    def cut(self) -> None:
-        """Drop and count the newest lines beyond the limits. The place may have begun with the oldest ones."""
-        size = 0
-        for number, each in enumerate(self.lines):
-            size += len(each)
-            if number >= _MOST_EVENTS or size > _MOST_BYTES:
-                self.dropped += len(self.lines) - number
-                del self.lines[number:]
-                return
-
-
 class _What(NamedTuple):
     target: AuditTarget
     details: tuple[tuple[str, Any], ...]
@@ -113,7 +91,6 @@ class Audit:
         self._clock = clock
         self._report = report
         self.places: tuple[AuditPlace, ...] = ()
-        self._waiting: dict[AuditPlace, _Waiting] = {}
         self.failed_logins = 0
         """Since the start of the server, also without a place."""
         self._failing = False
@@ -121,7 +98,8 @@ class Audit:
         self._lock = threading.Lock()
         """Guards `_floods`. The loop takes it, so it is never held for long."""
         self._writing = threading.Lock()
-        """Guards `_waiting`. Held while the thread writes, which may take long; the loop never waits for it."""
+        """Guards what waits for the places. Held while the thread writes, which may take long; the loop never waits for
+        it."""
         refusals: Floods[_Who, _What] = Floods(_PERIOD_SECONDS)
         self._floods: dict[Event, Floods[_Who, _What]] = {
             Event.ACCESS_DENIED: refusals,
@@ -140,14 +118,13 @@ class Audit:
         """Write to these places from now on, and close the others; a new place gets what the others have not taken.
         Blocks while the thread writes."""
         with self._writing:
-            gone = [self._waiting.pop(place) for place in self.places if place not in places]
-            for place in self.places:
-                if place not in places:
-                    place.close()
+            gone = [place for place in self.places if place not in places]
+            for place in gone:
+                place.close()
             for place in places:
-                if place not in self._waiting:
-                    new = self._waiting[place] = _Waiting([each for old in gone for each in old.lines])
-                    new.dropped = sum(old.dropped for old in gone)
+                if place not in self.places:
+                    place.waiting = [line for old in gone for line in old.waiting]
+                    place.dropped = sum(old.dropped for old in gone)
                     gone = []
             self.places = places
         if places and self._thread is None:
@@ -315,30 +292,40 @@ class Audit:
         """Write the lines to all places, with those that wait. What a place does not take waits for the next try,
         unless this is the last one."""
         with self._writing:
-            for place, waiting in self._waiting.items():
-                waiting.lines += lines
-                if last or waiting.retry_at is None or self._clock.monotonic() >= waiting.retry_at:
-                    self._try(place, waiting, last=last)
-                if waiting.retry_at is not None:
-                    waiting.cut()
-            failing = any(waiting.retry_at is not None for waiting in self._waiting.values())
+            for place in self.places:
+                place.waiting += lines
+                if last or place.retry_at is None or self._clock.monotonic() >= place.retry_at:
+                    self._try(place, last=last)
+                if place.retry_at is not None:
+                    _cut(place)
+            failing = any(place.retry_at is not None for place in self.places)
         if self._failing and not failing:
             self._report(None)
         self._failing = failing
 
-    def _try(self, place: AuditPlace, waiting: _Waiting, *, last: bool) -> None:
+    def _try(self, place: AuditPlace, *, last: bool) -> None:
         try:
-            if waiting.lines:
-                place.write(waiting.lines)
-            if waiting.dropped:
-                count, waiting.dropped = waiting.dropped, 0
+            place.write(place.waiting)
+            if place.dropped:
+                count, place.dropped = place.dropped, 0
                 now = self._clock.now_ms()
-                waiting.lines.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": count}, failed=True))
-                place.write(waiting.lines)
-            waiting.retry_at = None
+                place.waiting.append(line(now, Event.AUDIT_DROPPED, SERVER, NOTHING, {"count": count}, failed=True))
+                place.write(place.waiting)
+            place.retry_at = None
         except Exception as error:  # noqa: BLE001 - if this thread ended, nothing more would be written anywhere
-            waiting.retry_at = self._clock.monotonic() + _RETRY_SECONDS
+            place.retry_at = self._clock.monotonic() + _RETRY_SECONDS
             self._report(error)
             if last:
-                lost = len(waiting.lines) + waiting.dropped
+                lost = len(place.waiting) + place.dropped
                 logger.error("%d lines of the audit log may be lost: %s", lost, error)
+
+
+def _cut(place: AuditPlace) -> None:
+    """Drop and count the newest lines beyond the limits. The place may have begun with the oldest ones."""
+    size = 0
+    for number, each in enumerate(place.waiting):
+        size += len(each)
+        if number >= _MOST_EVENTS or size > _MOST_BYTES:
+            place.dropped += len(place.waiting) - number
+            del place.waiting[number:]
+            return

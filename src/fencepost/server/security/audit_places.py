@@ -41,6 +41,12 @@ class AuditPlace(ABC):
     def __init__(self) -> None:
         self._count = 0
         """Lines of the piece that is being written."""
+        self.waiting: list[bytes] = []
+        """Lines that it has not taken yet."""
+        self.dropped = 0
+        """Those that were too many to wait."""
+        self.retry_at: float | None = None
+        """None: it has not failed."""
 
     def write(self, lines: list[bytes]) -> None:
         """Write the lines, and remove from the list those that are written, also if FencepostError ends it. The next

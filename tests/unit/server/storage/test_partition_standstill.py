@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from fencepost.errors import StorageError
-from fencepost.server.storage.standstill import Standstill
+from fencepost.server.storage.partition import Standstill
 
 pytestmark = pytest.mark.unit
 
