@@ -185,8 +185,7 @@ class Driver:
 
     def _protocol(self, sink: int) -> SinkProtocol:
         who = SinkInstance(f"token-{self.number}-{sink}", "host", self.number)
-        how = {"look_first": self.processes, "every_batch": self.processes}
-        return SinkProtocol("k", who, attempts=2, adopt=self.adopt, **how)
+        return SinkProtocol("k", who, attempts=2, adopt=self.adopt, process_per_batch=self.processes)
 
     def _micro_batch(self, protocol: SinkProtocol, batch: int, origin: Origin) -> Iterator[str]:
         steps = steps_of(protocol, "q", batch, now_ms=self.number, origin=origin)

@@ -5,20 +5,12 @@ So a test can stop between any two steps, and a model can interleave several dri
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Generator
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from greenlet import greenlet
 
-from fencepost.core.micro_batch.protocol import (
-    UNKNOWN,
-    BatchOutcome,
-    FrozenContent,
-    Origin,
-    Progress,
-    SinkProtocol,
-    StepFailed,
-)
+from fencepost.core.micro_batch.protocol import UNKNOWN, BatchOutcome, Origin, Progress, SinkProtocol, StepFailed
 from fencepost.core.producers.pid import Identity
 
 
@@ -48,8 +40,8 @@ class Compare(NamedTuple):
 
 
 class Freeze(NamedTuple):
-    fresh: bool
     position: str
+    fresh: bool
 
 
 class Publish(NamedTuple):
@@ -62,48 +54,23 @@ class Commit(NamedTuple):
 
 
 SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Compare | Freeze | Publish | Commit
+_KINDS: Final = {kind.__name__.lower(): kind for kind in get_args(SinkStep)}
 
 
 class _Asked:
-    """Hands each step to whoever runs the generator."""
+    """Hands each step to whoever runs the generator, and returns the answer."""
 
-    def _ask(self, step: SinkStep) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         asked: Any = greenlet.getcurrent().parent
-        return asked.switch(step)
-
-    def peek(self) -> Identity | None:
-        return self._ask(Peek())  # type: ignore[no-any-return]
-
-    def fence(self) -> Identity:
-        return self._ask(Fence())  # type: ignore[no-any-return]
-
-    def look(self) -> Progress | None:
-        return self._ask(Look())  # type: ignore[no-any-return]
-
-    def pause(self) -> None:
-        self._ask(Pause())
-
-    def announce(self, identity: Identity, progress: Progress) -> None:
-        self._ask(Announce(identity, progress))
-
-    def compare(self, last: Progress) -> str:
-        return self._ask(Compare(last))  # type: ignore[no-any-return]
-
-    def freeze(self, position: str, *, fresh: bool) -> FrozenContent:
-        return self._ask(Freeze(fresh, position))  # type: ignore[no-any-return]
-
-    def publish(self, identity: Identity) -> None:
-        self._ask(Publish(identity))
-
-    def commit(self, identity: Identity, progress: Progress) -> None:
-        self._ask(Commit(identity, progress))
+        return lambda *given, **named: asked.switch(_KINDS[name](*given, **named))
 
 
 def steps_of(
     protocol: SinkProtocol, query: str, batch: int | None, now_ms: int, origin: Origin = UNKNOWN
 ) -> Generator[SinkStep, Any, BatchOutcome]:
     """Yield the steps of one batch. A failed step is thrown in."""
-    running = greenlet(lambda: protocol.micro_batch(_Asked(), query, batch, now_ms, origin))
+    asked: Any = _Asked()
+    running = greenlet(lambda: protocol.micro_batch(asked, query, batch, now_ms, origin))
     try:
         step = running.switch()
         while not running.dead:

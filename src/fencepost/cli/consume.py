@@ -174,8 +174,8 @@ def _raw(record: ReadRecord) -> bytes:
 
 
 def _by_template(template: str, *, escape: bool) -> Callable[[ReadRecord], bytes]:
-    first, *rest = template.split("%") if "%%" not in template else _split_escaped(template)
-    parts = [(part[:1], part[1:].encode()) for part in rest]
+    first, *rest = re.split(r"%(.?)", template, flags=re.DOTALL)
+    parts = [(letter, text.encode()) for letter, text in zip(rest[::2], rest[1::2], strict=True)]
     for letter, _ in parts:
         if letter not in _FIELDS:
             known = " ".join(f"%{letter}" for letter in _FIELDS)
@@ -205,19 +205,6 @@ _FIELDS: Final[dict[str, Callable[[ReadRecord], bytes]]] = {
     "h": lambda record: b",".join(name.encode() + b"=" + (value or b"") for name, value in record.headers),
     "%": lambda _record: b"%",
 }
-
-
-def _split_escaped(template: str) -> list[str]:
-    """Split at % like str.split, but keep `%%` as one piece that begins with %."""
-    pieces, at = [""], 0
-    while at < len(template):
-        if template[at] != "%":
-            pieces[-1] += template[at]
-            at += 1
-        else:
-            pieces.append(template[at + 1 : at + 2])
-            at += 2
-    return pieces
 
 
 def _as_json(record: ReadRecord) -> bytes:

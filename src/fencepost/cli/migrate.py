@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.output import Column, progress
+from fencepost.cli.output import Column, counted, progress
 from fencepost.errors import ErrorCode, FencepostError, ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ def migrate(
         "moved_meanwhile": moved,
     }
     target.done(
-        f"{_count(len(plan.topics), 'topic')}: {_count(records, 'record')} copied in {seconds:.1f} s "
+        f"{counted(len(plan.topics), 'topic')}: {counted(records, 'record')} copied in {seconds:.1f} s "
         f"({records / seconds:,.0f} records/s, {size / seconds / 1e6:.1f} MB/s); "
-        f"{_count(len(plan.groups), 'group')}, {_count(len(plan.acls), 'ACL')} and "
-        f"{_count(len(plan.quotas), 'quota')} set",
+        f"{counted(len(plan.groups), 'group')}, {counted(len(plan.acls), 'ACL')} and "
+        f"{counted(len(plan.quotas), 'quota')} set",
         {**done, "plan": [asdict(each) for each in plan.items]},
     )
     if busy:
@@ -133,10 +133,6 @@ def migrate(
             f"{', '.join(moved)} got new records meanwhile, or has an open transaction: stop the producers, and run it "
             "again"
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _cluster_of(there: Admin) -> str:

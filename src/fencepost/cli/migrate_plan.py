@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from fencepost.cli.output import counted
 from fencepost.client.admin.lasting import copied_configs
 from fencepost.client.admin.results import ClientQuotas, NewTopic
 from fencepost.client.admin_client import Admin
@@ -148,7 +149,6 @@ def _topic_items(
 ) -> Iterator[PlannedItem]:
     kind = "sink progress" if topic.name.startswith(SINKS) else "stage" if topic.name.startswith(STAGES) else "topic"
     offsets = sum(topic.end.values()) - sum(topic.first.values())
-    many = "1 partition" if topic.partitions == 1 else f"{topic.partitions} partitions"
     if partitions_there is not None and partitions_there != topic.partitions:
         detail = f"the target has it with {partitions_there} partitions, the source with {topic.partitions}"
         yield PlannedItem(kind, topic.name, "refused", detail)
@@ -157,8 +157,10 @@ def _topic_items(
         if partitions_there is not None:
             left = sum(topic.end.values()) - sum(target.latest(topic.name).values())
             exists = f"; exists on the target and is continued, {max(0, left):,} offsets are left"
-        configs = f", {len(topic.configs)} config{'s' * (len(topic.configs) > 1)}" if topic.configs else ""
-        yield PlannedItem(kind, topic.name, "copy", f"{many}, {offsets:,} offsets{configs}{exists}")
+        configs = f", {counted(len(topic.configs), 'config')}" if topic.configs else ""
+        yield PlannedItem(
+            kind, topic.name, "copy", f"{counted(topic.partitions, 'partition')}, {offsets:,} offsets{configs}{exists}"
+        )
     if any(topic.written[partition] > end for partition, end in topic.end.items()):
         detail = "up to an open transaction: commit or abort it (fencepost transactions list --open), then run again"
         yield PlannedItem("transaction", topic.name, "copy", detail)
@@ -229,7 +231,7 @@ def _differences(group: str, fates: list[OffsetTransfer]) -> Iterator[PlannedIte
 
 
 def _many(offsets: int) -> str:
-    return "1 committed offset" if offsets == 1 else f"{offsets} committed offsets"
+    return counted(offsets, "committed offset")
 
 
 def _acls(source: Admin, target: Admin, part: MigrationPlan | None) -> tuple[list[Acl], list[PlannedItem]]:

@@ -58,6 +58,11 @@ def cell(value: object) -> str:
     return str(value)
 
 
+def counted(number: int, what: str) -> str:
+    """Return `1 record`, `1,234 records`."""
+    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def when(timestamp: int) -> str | None:
     """Format a timestamp in milliseconds as local time; None if it is negative, which means "never"."""
     if timestamp < 0:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from fencepost.cli.options import ClusterTarget, client_command
-from fencepost.cli.output import progress
+from fencepost.cli.output import counted, progress
 from fencepost.cli.own import (
     PRODUCER_SESSION,
     OwnershipLost,
@@ -129,9 +129,9 @@ class SendTally:
         if not stored:
             said = "nothing is stored"
         elif self.failed:  # later records may be stored too, in other partitions
-            said = f"{stored:,} of {_records(self.count)} sent {'is' if stored == 1 else 'are'} stored"
+            said = f"{stored:,} of {counted(self.count, 'record')} sent {'is' if stored == 1 else 'are'} stored"
         else:
-            said = f"{_records(stored)} before it {'is' if stored == 1 else 'are'} stored"
+            said = f"{counted(stored, 'record')} before it {'is' if stored == 1 else 'are'} stored"
         return said + (f", and {doubt:,} may be" if doubt else "")
 
 
@@ -233,11 +233,7 @@ def produce(
     if stopped:
         raise FencepostError(f"{stopped}; {sent.stored()}")
     result = {"topic": topic, "records": sent.count, "bytes": sent.bytes}
-    target.done(f"{_records(sent.count)} ({sent.bytes:,} bytes) in {topic}", result)
-
-
-def _records(count: int) -> str:
-    return "1 record" if count == 1 else f"{count:,} records"
+    target.done(f"{counted(sent.count, 'record')} ({sent.bytes:,} bytes) in {topic}", result)
 
 
 def _explained(error: FencepostError) -> str:

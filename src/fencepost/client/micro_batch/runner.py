@@ -163,9 +163,7 @@ class Runner:
         self.transactional = Transactional(self.routes, SINK_ID_PREFIX + name, absent_patience=ABSENT_PATIENCE)
         self.progress = ProgressTopic(self.routes, name)
         who = SinkInstance(run or uuid.uuid4().hex, socket.gethostname(), os.getpid())
-        self._protocol = SinkProtocol(
-            name, who, adopt=adopt, attempts=attempts, look_first=bool(run), every_batch=bool(run)
-        )
+        self._protocol = SinkProtocol(name, who, adopt=adopt, attempts=attempts, process_per_batch=bool(run))
         self._cluster_id: str | None = None
         self.last_commit_ms: int | None = None
         """Time of the last commit, for the record of the next batch."""

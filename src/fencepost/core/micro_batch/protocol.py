@@ -326,22 +326,19 @@ class SinkProtocol:
         *,
         adopt: bool | str = False,
         attempts: int = 3,
-        look_first: bool = False,
-        every_batch: bool = False,
+        process_per_batch: bool = False,
     ) -> None:
         """`adopt`: take the name over at the first batch, whatever the progress record says; or only if it was written
         by the instance of this token (NOBODY: if there is none). A driver that wakes up late cannot repeat a batch with
         the latter, because its successor's record has another token.
 
-        `look_first`: several processes act as `who`, one after the other. Each looks before its first fence whether
-        `who` was replaced, or its batch may not follow the last one, so that it does not fence whoever is at work.
-
-        `every_batch`: the caller passes on every batch of the query, so a jump in their numbers is a loss."""
+        `process_per_batch`: a process for every batch of the query acts as `who`, one after the other. Each looks
+        before its first fence whether `who` was replaced, or its batch may not follow the last one, so that it does not
+        fence whoever is at work. A jump in the batches' numbers is a loss."""
         self.name = name
         self.who = who
         self.attempts = attempts
-        self._look_first = look_first
-        self._every_batch = every_batch
+        self._process_per_batch = process_per_batch
         self._replaced: list[str] = []
         """Tokens for the next record's `replaced`."""
         self._adopt = adopt
@@ -419,7 +416,7 @@ class SinkProtocol:
     ) -> tuple[Identity, Progress | None]:
         if self._identity is not None:
             self._stop_if_replaced(steps)
-        elif self._look_first:
+        elif self._process_per_batch:
             seen = steps.look()
             self._heed(seen)
             # This look may miss the newest record, because nobody was fenced. A record with a batch stays a reason to
@@ -551,7 +548,7 @@ class SinkProtocol:
             )
         if batch == last.batch:
             self._refuse_another(last, origin)
-        if self._every_batch and batch > last.batch + 1:
+        if self._process_per_batch and batch > last.batch + 1:
             raise SinkNameInUse(
                 f"sink {self.name!r} has written batch {last.batch} of query {query} last; this is batch {batch}. The "
                 f"batches between them are not in the log. Was the target's cluster restored from a backup, or did "
