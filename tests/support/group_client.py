@@ -284,8 +284,9 @@ def delete_group(client: RawClient, group_id: str, version: int = 2) -> ErrorCod
 
 
 def await_offsets(admin: fencepost.Admin, group: str, expected: list[int], *, topic: str | None = None) -> None:
-    """Wait until the group's committed offsets (of one topic, if it is named) are these: Apache Kafka answers the end of
-    a transaction before it writes the marker that makes the transaction's offsets visible."""
+    """Wait until the group's committed offsets, of one topic if it is named, are these.
+
+    Apache Kafka answers the end of a transaction before it writes the marker that makes its offsets visible."""
     deadline = time.monotonic() + 60
     while True:
         stored = [each.committed for each in admin.group_offsets(group) if topic in (None, each.topic)]
