@@ -11,8 +11,7 @@ import pytest
 import fencepost
 from fencepost.errors import ErrorCode
 from tests.support.batches import batch
-from tests.support.failing_files import FailingFiles
-from tests.support.gated_files import GatedFiles
+from tests.support.failing_files import FailingFiles, GatedFiles
 from tests.support.raw import RawClient
 
 pytestmark = pytest.mark.fault

@@ -11,8 +11,7 @@ import pytest
 
 import fencepost
 from fencepost.errors import ErrorCode
-from tests.support.failing_files import FailingFiles
-from tests.support.gated_files import GatedFiles
+from tests.support.failing_files import FailingFiles, GatedFiles
 from tests.support.group_client import await_coordinator
 from tests.support.group_client import commit as plain_commit
 from tests.support.transactions import TransactionalProducer, TransactionClient

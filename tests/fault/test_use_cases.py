@@ -27,7 +27,7 @@ from fencepost.types import TopicPartition
 from tests.conftest import Engine
 from tests.support import postgres
 from tests.support.examples import examples
-from tests.support.group_offsets import await_offsets
+from tests.support.group_client import await_offsets
 from tests.support.spoken_process import Heard
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]

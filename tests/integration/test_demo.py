@@ -1,4 +1,5 @@
-"""`fencepost demo` proves what it says: it runs through, and it leaves nothing behind."""
+"""`fencepost demo` proves what it says: it runs through, it leaves nothing behind, and whoever counts for it finds the
+same."""
 
 from __future__ import annotations
 
@@ -7,17 +8,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 
+import fencepost
+from fencepost.demo import proof
+from tests.integration.conftest import TestedServer
 from tests.support.spark_drivers import environment
 
-pytestmark = [pytest.mark.integration, pytest.mark.fault, pytest.mark.compat]
+pytestmark = [pytest.mark.integration, pytest.mark.compat]
 
 RECORDS = 20_000
+Read = Callable[[str, str, int], Iterator[proof.Found]]
 
 
 def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +44,7 @@ def assert_picture(path: Path, *marks: str) -> None:
     assert set(marks) <= words
 
 
+@pytest.mark.fault
 def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path) -> None:
     """IDEM-2, IDEM-7, OWN-9"""
     done = run(tmp_path, PATH=str(tmp_path / "nothing"))
@@ -51,6 +58,7 @@ def test_without_java_everything_else_is_told_and_what_to_install(tmp_path: Path
     assert_picture(tmp_path / "fencepost-demo.svg", "server killed", "A stopped", "B takes over", "A wakes up")
 
 
+@pytest.mark.fault
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(600)
@@ -69,3 +77,45 @@ def test_the_whole_story_comes_out_well(tmp_path: Path) -> None:
     assert verdict["takeover"]["refused"] > 0
     assert verdict["takeover"]["late"] == 0
     assert_picture(picture, "driver killed", "server killed")
+
+
+# --- whoever counts: every committed record, none of an aborted transaction ---
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("read", [proof._by_confluent_kafka, proof._by_kafka_python, proof._by_reader])
+def test_a_stranger_reads_what_is_committed(ours: TestedServer, name: str, read: Read) -> None:
+    with fencepost.Admin(ours.address) as admin:
+        admin.create_topic(name, 2)
+    with fencepost.Producer(ours.address, name=name) as producer:
+        with producer.transaction():
+            for number in range(10):
+                producer.send(name, b"%d" % number, partition=number % 2)
+        try:
+            with producer.transaction():
+                producer.send(name, b"never", partition=0)
+                raise KeyError("given up")
+        except KeyError:
+            pass
+        with producer.transaction():
+            producer.send(name, b"10", partition=0)
+    found = list(read(ours.address, name, 2))
+    assert [value for partition, value in found if partition == 0] == [b"0", b"2", b"4", b"6", b"8", b"10"]
+    assert [value for partition, value in found if partition == 1] == [b"1", b"3", b"5", b"7", b"9"]
+
+
+@pytest.mark.parametrize(
+    ("absent", "chosen"),
+    [
+        ((), "confluent-kafka (librdkafka)"),
+        (("confluent_kafka",), "kafka-python"),
+        (("confluent_kafka", "kafka"), "fencepost's own Reader"),
+    ],
+)
+def test_the_first_that_is_installed_counts(
+    absent: tuple[str, ...], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "find_spec", lambda package: None if package in absent else object())
+    found = proof.choose_stranger()
+    assert found.name == chosen
+    assert (found.advice is None) == (len(absent) < 2), "our own says that it is no stranger"

@@ -9,6 +9,7 @@ import pytest
 
 import fencepost
 from tests.support.pages import PAGES, ROOT, Run, blocks
+from tools import mistakes
 
 # Pages import other people's clients too.
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -29,3 +30,9 @@ def test_the_code_of_the_page_runs(page: Path, second: str, tmp_path: Path, monk
         for block in blocks(page):
             if block.is_executed and not block.needs_spark:
                 run.execute(block)
+
+
+def test_typical_mistakes_are_answered_as_the_page_says() -> None:
+    """docs/troubleshooting.md: each is made, and answered in one line."""
+    text = mistakes.PAGE.read_text(encoding="utf-8")
+    assert text == mistakes.page(text), "run `python -m tools.mistakes --write`"

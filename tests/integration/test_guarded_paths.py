@@ -31,34 +31,9 @@ LOG_IN: Final = {17, 36}
 MEMBERSHIP: Final = {11, 12, 13, 14, 68}
 """Who is in a consumer group; what they read and commit is asked above."""
 TELL: Final = {
-    2,
-    3,
-    9,
-    10,
-    15,
-    16,
-    18,
-    23,
-    29,
-    32,
-    34,
-    35,
-    43,
-    45,
-    46,
-    48,
-    50,
-    55,
-    57,
-    60,
-    61,
-    65,
-    66,
-    69,
-    74,
-    75,
+    2, 3, 9, 10, 15, 16, 18, 23, 29, 32, 34, 35, 43, 45, 46, 48, 50, 55, 57, 60, 61, 65, 66, 69, 74, 75,
     10_001,
-}
+}  # fmt: skip
 """They tell of names, numbers and states, and change nothing."""
 OWN: Final = {10_000}
 

@@ -14,7 +14,7 @@ import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.server.api import k00_produce
 from tests.support.batches import batch
-from tests.support.gated_files import GatedFiles
+from tests.support.failing_files import GatedFiles
 from tests.support.raw import ConnectionEnded, RawClient
 
 pytestmark = pytest.mark.integration

@@ -25,7 +25,7 @@ from fencepost.core.own.kafka_steps import ClaimStep
 from fencepost.errors import ConfigError, ErrorCode, Fenced, FencepostError, SendFailed, ServerError
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
-from tests.support.group_offsets import await_offsets
+from tests.support.group_client import await_offsets
 from tests.support.kafka_owners import KafkaOwner, KafkaOwningReader
 
 pytestmark = pytest.mark.integration

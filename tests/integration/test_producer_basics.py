@@ -7,6 +7,7 @@ import threading
 import pyarrow as pa
 import pytest
 
+from fencepost import AsyncProducer, ProducerStats
 from fencepost.client.produce.options import Acks
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
@@ -205,3 +206,37 @@ def test_a_line_that_is_cut_again_and_again_under_load_loses_and_doubles_nothing
             proxy.cut()
         producer.flush()
     assert read_all(client, topic) == [b"first", *(b"%d" % i for i in range(2000))]
+
+
+# --- `stats`, from any thread ---
+
+
+def test_stats_are_seen_before_while_and_after_it_sends(server: TestedServer, topic: str) -> None:
+    heard: list[ProducerStats] = []
+    called = threading.Event()
+
+    def hook(stats: ProducerStats) -> None:
+        heard.append(stats)
+        called.set()
+
+    with Producer(server.address, linger=60.0, on_stats=hook, stats_interval=0.05) as producer:
+        assert producer.stats().records == 0
+        ticket = producer.send(topic, b"value", partition=0)
+        inside: list[ProducerStats] = []
+        ticket.add_done_callback(lambda _: inside.append(producer.stats()))
+        while producer.stats().partitions[0].partition != 0:  # until its partition is known
+            pass
+        (shown,) = producer.stats().partitions
+        assert (shown.topic, shown.partition, shown.records, shown.in_flight) == (topic, 0, 1, 0)
+        assert called.wait(30)
+        producer.flush()
+        assert inside
+        assert server.address in {broker.address for broker in producer.stats().brokers}
+    assert producer.stats().records == 0
+    assert heard
+
+
+async def test_an_async_producer_has_stats_too(ours: TestedServer, topic: str) -> None:
+    async with AsyncProducer(ours.address) as producer:
+        await producer.send(topic, b"value")
+        assert (await producer.stats()).buffer_memory == 64 << 20

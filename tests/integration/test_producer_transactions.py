@@ -19,7 +19,7 @@ from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
 from tests.integration.conftest import TestedServer
-from tests.support.group_offsets import await_offsets
+from tests.support.group_client import await_offsets
 from tests.support.kafka import KafkaBroker, running
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient

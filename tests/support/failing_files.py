@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,3 +363,20 @@ def _store(directory: _Directory, path: str) -> None:
             _store(node, below)
         else:
             Path(below).write_bytes(node.durable)
+
+
+class GatedFiles(OsFiles):
+    """Files whose syncs wait until the test lets them through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.waiting = threading.Event()
+        """Somebody stands in front of the closed gate."""
+
+    def sync(self, fd: int) -> None:
+        if not self.gate.is_set():
+            self.waiting.set()
+        assert self.gate.wait(60)
+        super().sync(fd)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
+import fencepost
 from fencepost.errors import ErrorCode
 from tests.support.raw import RawClient
 
@@ -279,3 +281,16 @@ def describe(client: RawClient, group_id: str, version: int = 5) -> Any:
 def delete_group(client: RawClient, group_id: str, version: int = 2) -> ErrorCode:
     [result] = client.call(DELETE_GROUPS, version, groups_names=[group_id]).results
     return ErrorCode.of(result.error_code)
+
+
+def await_offsets(admin: fencepost.Admin, group: str, expected: list[int], *, topic: str | None = None) -> None:
+    """Wait until the group's committed offsets, of one topic if it is named, are these.
+
+    Apache Kafka answers the end of a transaction before it writes the marker that makes its offsets visible."""
+    deadline = time.monotonic() + 60
+    while True:
+        stored = [each.committed for each in admin.group_offsets(group) if topic in (None, each.topic)]
+        if stored == expected:
+            return
+        assert time.monotonic() < deadline, f"{group} has {stored}, not {expected}"
+        time.sleep(0.05)  # nothing tells when the marker is there
