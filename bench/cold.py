@@ -1,11 +1,11 @@
 """A burst to a new topic from a new process: a plain loop over `send`, then `flush`, beside confluent-kafka.
 
-    python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--before FOLDER]
+    python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--shapes without,with] [--before FOLDER]
 
 The other benches await one record before they measure. Here nothing is awaited: the connection, the topic's partitions
 and the producer's id become known while the loop runs. The time is that from the producer's construction to the end of
-`flush`, and the CPU that of the client's process meanwhile. `--before`: the `src` folder of another fencepost, which is
-measured, too.
+`flush`, and the CPU that of the client's process meanwhile. The records have no key, or one of a thousand. `--before`:
+the `src` folder of another fencepost, which is measured, too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import cycle, islice, product, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,14 +33,22 @@ from bench.results import Results
 COLD: Final = "a burst to a new topic, cold"
 CONFLUENT, TUNED, DEFAULTS = "confluent-kafka", "fencepost", "fencepost, all defaults"
 BEFORE: Final = " before"
+KEYS: Final = {"without": "without keys", "with": "with keys"}
 _SIZE: Final = 100
+_DIFFERENT_KEYS: Final = 1000
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 # --- in a process of its own ---
 
 
-def with_confluent(address: str, topic: str, records: int) -> None:
+def keys(shape: str, records: int) -> Iterator[bytes | None]:
+    if shape == "without":
+        return repeat(None, records)
+    return islice(cycle([b"key %d" % number for number in range(_DIFFERENT_KEYS)]), records)
+
+
+def with_confluent(address: str, topic: str, shape: str, records: int) -> None:
     from confluent_kafka import Producer
 
     value = b"x" * _SIZE
@@ -55,10 +65,10 @@ def with_confluent(address: str, topic: str, records: int) -> None:
             "log_level": 3,
         }
     )
-    for _ in range(records):
+    for key in keys(shape, records):
         while True:
             try:
-                producer.produce(topic, value)
+                producer.produce(topic, value, key)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -67,14 +77,14 @@ def with_confluent(address: str, topic: str, records: int) -> None:
     say(time.perf_counter() - began, time.process_time() - cpu)
 
 
-def with_fencepost(address: str, topic: str, records: int, **settings: Any) -> None:
+def with_fencepost(address: str, topic: str, shape: str, records: int, **settings: Any) -> None:
     import fencepost
 
     value = b"x" * _SIZE
     began, cpu = time.perf_counter(), time.process_time()
     with fencepost.Producer(address, **settings) as producer:
-        for _ in range(records):
-            producer.send(topic, value)
+        for key in keys(shape, records):
+            producer.send(topic, value, key=key)
         producer.flush(60)
         say(time.perf_counter() - began, time.process_time() - cpu)
 
@@ -83,7 +93,7 @@ def say(seconds: float, cpu: float) -> None:
     print(json.dumps([seconds, cpu]), flush=True)
 
 
-def measure(broker: Broker, target: str, records: int, before: Path | None) -> tuple[float, float]:
+def measure(broker: Broker, target: str, shape: str, records: int, before: Path | None) -> tuple[float, float]:
     """Return the seconds, and those of CPU, that a new process takes."""
     environment = dict(os.environ)
     if target.endswith(BEFORE):
@@ -91,7 +101,7 @@ def measure(broker: Broker, target: str, records: int, before: Path | None) -> t
         target = target.removesuffix(BEFORE)
     with topics.topic(broker, PARTITIONS) as topic:
         said = subprocess.run(
-            [sys.executable, "-m", "bench.cold", "job", target, broker.address, topic, str(records)],
+            [sys.executable, "-m", "bench.cold", "job", target, broker.address, topic, shape, str(records)],
             cwd=_ROOT,
             env=environment,
             stdout=subprocess.PIPE,
@@ -107,9 +117,10 @@ def measure(broker: Broker, target: str, records: int, before: Path | None) -> t
 @click.option("--quick", is_flag=True, help="Fewer records and repetitions: for a look, not for a claim.")
 @click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of 5 (or 2).")
 @click.option("--brokers", "chosen", default="fencepost,kafka", help="Which servers.")
+@click.option("--shapes", default=",".join(KEYS), help="Records with keys, without, or both.")
 @click.option("--before", type=click.Path(path_type=Path, exists=True), help="The src folder of another fencepost.")
 @click.pass_context
-def main(context: click.Context, quick: bool, reps: int | None, chosen: str, before: Path | None) -> None:
+def main(context: click.Context, quick: bool, reps: int | None, chosen: str, shapes: str, before: Path | None) -> None:
     """Measure bursts from new processes to new topics, on our server and on Apache Kafka."""
     if context.invoked_subcommand is not None:
         return
@@ -136,14 +147,13 @@ def main(context: click.Context, quick: bool, reps: int | None, chosen: str, bef
             broker.start()
         for rep in range(repetitions):
             for broker in brokers:
-                for target in [*targets[rep % len(targets) :], *targets[: rep % len(targets)]]:
-                    seconds, cpu = measure(broker, target, records, before)
-                    rate = records / seconds
-                    results.add(COLD, (broker.name, f"{_SIZE} B"), target, "records/s", rate, client_cpu=cpu)
-                    console.print(
-                        f"{rep + 1}/{repetitions} {broker.name}, {target}: {rate:,.0f} records/s, {cpu:.2f} CPU s",
-                        style="dim",
-                    )
+                turn = [*targets[rep % len(targets) :], *targets[: rep % len(targets)]]
+                for shape, target in product(shapes.split(","), turn):
+                    seconds, cpu = measure(broker, target, shape, records, before)
+                    rate, what = records / seconds, f"{_SIZE} B {KEYS[shape]}"
+                    results.add(COLD, (broker.name, what), target, "records/s", rate, client_cpu=cpu)
+                    said = f"{rep + 1}/{repetitions} {broker.name}, {what}, {target}"
+                    console.print(f"{said}: {rate:,.0f} records/s, {cpu:.2f} CPU s", style="dim")
     finally:
         for broker in brokers:
             broker.remove()
@@ -155,15 +165,16 @@ def main(context: click.Context, quick: bool, reps: int | None, chosen: str, bef
 @click.argument("target")
 @click.argument("address")
 @click.argument("topic")
+@click.argument("shape", type=click.Choice(list(KEYS)))
 @click.argument("records", type=int)
-def job(target: str, address: str, topic: str, records: int) -> None:
+def job(target: str, address: str, topic: str, shape: str, records: int) -> None:
     """Send once."""
     if target == CONFLUENT:
-        with_confluent(address, topic, records)
+        with_confluent(address, topic, shape, records)
     elif target == TUNED:
-        with_fencepost(address, topic, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
+        with_fencepost(address, topic, shape, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
     else:
-        with_fencepost(address, topic, records)
+        with_fencepost(address, topic, shape, records)
 
 
 if __name__ == "__main__":
