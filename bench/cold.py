@@ -1,11 +1,15 @@
 """A burst to a new topic from a new process: a plain loop over `send`, then `flush`, beside confluent-kafka.
 
     python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--shapes without,with] [--before FOLDER]
+    python -m bench.cold tuned [--reps N] [--sizes 10,100] [--partitions 1,4] [--broker kafka]
 
 The other benches await one record before they measure. Here nothing is awaited: the connection, the topic's partitions
 and the producer's id become known while the loop runs. The time is that from the producer's construction to the end of
 `flush`, and the CPU that of the client's process meanwhile. The records have no key, or one of a thousand. `--before`:
 the `src` folder of another fencepost, which is measured, too.
+
+`tuned` compares all defaults with settings that somebody might choose by hand, for records of several sizes to several
+numbers of partitions, each partition in turn. There the first record is awaited.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import time
 from collections.abc import Iterator
 from itertools import cycle, islice, product, repeat
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import click
@@ -36,6 +41,15 @@ BEFORE: Final = " before"
 KEYS: Final = {"without": "without keys", "with": "with keys"}
 _SIZE: Final = 100
 _DIFFERENT_KEYS: Final = 1000
+_BY_HAND: Final[list[dict[str, Any]]] = [
+    {},
+    {"linger": 0.005},
+    {"linger": 0.02, "batch_size": 1 << 20},
+    {"linger": 0.1, "batch_size": 1 << 20, "buffer_memory": 256 << 20},
+    {"batch_size": 1 << 20, "buffer_memory": 256 << 20},
+    {"batch_size": 16 << 10},
+]
+"""The first are the defaults."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
@@ -89,6 +103,19 @@ def with_fencepost(address: str, topic: str, shape: str, records: int, **setting
         say(time.perf_counter() - began, time.process_time() - cpu)
 
 
+def with_settings(address: str, topic: str, size: int, partitions: int, records: int, settings: dict[str, Any]) -> None:
+    import fencepost
+
+    value = b"x" * size
+    with fencepost.Producer(address, **settings) as producer:
+        producer.send(topic, value, partition=0).result(60)
+        began, cpu = time.perf_counter(), time.process_time()
+        for partition in islice(cycle(range(partitions)), records):
+            producer.send(topic, value, partition=partition)
+        producer.flush(120)
+        say(time.perf_counter() - began, time.process_time() - cpu)
+
+
 def say(seconds: float, cpu: float) -> None:
     print(json.dumps([seconds, cpu]), flush=True)
 
@@ -100,15 +127,14 @@ def measure(broker: Broker, target: str, shape: str, records: int, before: Path 
         environment["PYTHONPATH"] = str(before)
         target = target.removesuffix(BEFORE)
     with topics.topic(broker, PARTITIONS) as topic:
-        said = subprocess.run(
-            [sys.executable, "-m", "bench.cold", "job", target, broker.address, topic, shape, str(records)],
-            cwd=_ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-            timeout=300,
-        ).stdout
+        return ask("job", target, broker.address, topic, shape, records, environment=environment)
+
+
+def ask(*words: object, environment: dict[str, str] | None = None) -> tuple[float, float]:
+    command = [sys.executable, "-m", "bench.cold", *map(str, words)]
+    said = subprocess.run(
+        command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True, timeout=300
+    ).stdout
     seconds, cpu = json.loads(said)
     return seconds, cpu
 
@@ -175,6 +201,48 @@ def job(target: str, address: str, topic: str, shape: str, records: int) -> None
         with_fencepost(address, topic, shape, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
     else:
         with_fencepost(address, topic, shape, records)
+
+
+@main.command()
+@click.option("--reps", default=3)
+@click.option("--sizes", default="10,100,1024,102400,1000000")
+@click.option("--partitions", "counts", default="1,4,100,10000")
+@click.option("--broker", "kind", type=click.Choice(["fencepost", "kafka"]), default="fencepost")
+def tuned(reps: int, sizes: str, counts: str, kind: str) -> None:
+    """Compare all defaults with settings chosen by hand."""
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
+    broker: Broker = Kafka(scratch) if kind == "kafka" else Fencepost(scratch, "os")
+    try:
+        broker.start()
+        for size, count in product(map(int, sizes.split(",")), map(int, counts.split(","))):
+            records = max(500, min(500_000, (200 << 20) // (size + 100)))
+            found: list[list[tuple[float, float]]] = [[] for _ in _BY_HAND]
+            with topics.topic(broker, count) as topic:
+                for _, (at, settings) in product(range(reps), enumerate(_BY_HAND)):
+                    words = "with", broker.address, topic, size, count, records, json.dumps(settings)
+                    found[at].append(ask(*words))
+            seconds, cpu = ([median(each[part] for each in times) for times in found] for part in (0, 1))
+            fast, cheap = seconds.index(min(seconds)), cpu.index(min(cpu))
+            click.echo(
+                f"{size} B, {count} partitions: {records / seconds[0]:,.0f} records/s, "
+                f"{seconds[fast] / seconds[0]:.2f} x those of {_BY_HAND[fast]}; {cpu[0]:.2f} CPU s, "
+                f"{cpu[0] / cpu[cheap]:.2f} x those of {_BY_HAND[cheap]}"
+            )
+    finally:
+        broker.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@main.command("with")
+@click.argument("address")
+@click.argument("topic")
+@click.argument("size", type=int)
+@click.argument("partitions", type=int)
+@click.argument("records", type=int)
+@click.argument("settings", type=json.loads)
+def with_(address: str, topic: str, size: int, partitions: int, records: int, settings: dict[str, Any]) -> None:
+    """Send once with these settings."""
+    with_settings(address, topic, size, partitions, records, settings)
 
 
 if __name__ == "__main__":

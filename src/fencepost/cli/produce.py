@@ -74,8 +74,7 @@ def _is_stored(batch: Settlement) -> bool:
     """Return whether all records of the batch are certainly stored."""
     if batch.moved is not None:
         return all(_is_stored(run.settlement) for run in batch.moved.runs)
-    # If it was split, each part has an outcome of its own.
-    return batch.settled and batch.error is None and getattr(batch, "parts", None) is None
+    return batch.settled and batch.error is None
 
 
 class SendTally:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fencepost.client.produce.ticket import Delivered, Settlement, Ticket, Unplaced
+from fencepost.client.produce.ticket import Delivered, Settlement, Unplaced
 from fencepost.core.producers.inflight import Flight
-from fencepost.errors import FencepostError, NotOwned, SendFailed
+from fencepost.errors import NotOwned, SendFailed
 from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Payload, Slot
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -44,12 +44,10 @@ class ProducerBatch(Settlement):
         "deadline",
         "encoded",
         "opened",
-        "parts",
         "queue",
         "request",
         "roams",
         "routing",
-        "whole",
     )
 
     def __init__(self, lock: threading.RLock, queue: PartitionQueue, opened: float, deadline: float) -> None:
@@ -68,10 +66,6 @@ class ProducerBatch(Settlement):
         self.routing: dict[int, int] | None = None
         """Set while the topic's partitions are unknown, if they decide where its records go (`routing.py`): the
         partitions that callers have named, by the record's index."""
-        self.parts: list[ProducerBatch] | None = None
-        """The batches it was split into, if it was too large or partly in the log. They answer its tickets."""
-        self.whole: ProducerBatch | None = None
-        """The batch that this one is a part of."""
         self.request: DirectRequest | None = None
         """The request that its caller's thread has sent it in."""
 
@@ -114,21 +108,9 @@ class ProducerBatch(Settlement):
         """Records that are not settled."""
         if self.settled:
             return 0
-        if self.parts is not None:
-            return sum(part.records_left for part in self.parts)
         if self.queue.open is self and (builder := self.queue.builder) is not None:
             return builder.count
         return self.count
-
-    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
-        if self.parts is None:
-            return super().outcome(ticket)
-        first = 0
-        for part in self.parts:
-            if ticket.index < first + part.count:
-                return part.outcome(Ticket(part, ticket.index - first, ticket.timestamp))
-            first += part.count
-        raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
 def _deadline(batch: ProducerBatch) -> float:

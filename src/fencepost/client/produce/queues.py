@@ -43,7 +43,7 @@ from fencepost.client.produce.partition_queue import (
     size_of,
 )
 from fencepost.client.produce.routing import Routes, RowGroup, route
-from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Moved, Run, Settlement, Ticket, check_thread, settle_here
+from fencepost.client.produce.ticket import Moved, Run, Settlement, Ticket, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
 from fencepost.core.producers.schedule import Schedule
@@ -431,11 +431,7 @@ class Queues:
         holder may not exist here."""
         self.settling._at_fork_reinit()  # type: ignore[attr-defined]
         for batch in self.unsettled:
-            if isinstance(batch, ProducerBatch):
-                for each in (batch, *(batch.parts or ())):
-                    each.leave_to_parent()
-            elif batch.moved is None:
-                batch.leave_to_parent()
+            batch.leave_to_parent()
 
     # --- the send thread ---
 
@@ -557,7 +553,7 @@ class Queues:
                     continue
                 queue, builder = batch.queue, batch.builder
                 in_flight = any(sent.batch is batch for sent in queue.flight or ())
-                if in_flight or batch.parts is not None or batch is queue.open or batch in queue.sealed:
+                if in_flight or batch is queue.open or batch in queue.sealed:
                     continue
                 if builder is None:
                     continue  # it was sent, and a lost owner looks for it in the log
@@ -597,14 +593,6 @@ class Queues:
         nothing to do, so that the send thread need not look at it again."""
         batch.encoded = None
         batch.builder = None
-        whole = batch.whole
-        if whole is not None:
-            assert whole.parts is not None
-            self.schedule.changed(batch.queue)
-            if all(part.settled for part in whole.parts):
-                whole.deliver(UNKNOWN_OFFSET)
-                self.settled(whole, may_rest=may_rest)
-            return
         with self.lock:
             self._release(batch, may_rest=may_rest)
             if self._callers_blocked:
@@ -612,14 +600,10 @@ class Queues:
 
     def all_settled(self, batches: list[ProducerBatch]) -> None:
         """Release the memory of settled batches, as `settled` does, in one step."""
-        for batch in batches:
-            if batch.whole is not None:
-                self.settled(batch, may_rest=True)
         with self.lock:
             for batch in batches:
-                if batch.whole is None:
-                    batch.encoded = batch.builder = None
-                    self._release(batch, may_rest=True)
+                batch.encoded = batch.builder = None
+                self._release(batch, may_rest=True)
             if self._callers_blocked:
                 self.room.notify_all()
 
@@ -635,26 +619,39 @@ class Queues:
             self.something_settled.notify_all()
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Split a batch that is too large for the server into two halves. It is settled when both are."""
+        """Split a batch that is too large for the server into two halves."""
         assert batch.encoded is not None
         records = decode_batch(batch.encoded)
         middle = len(records) // 2
         return self.divide(batch, [records[:middle], records[middle:]])
 
     def divide(self, batch: ProducerBatch, shares: Iterable[Sequence[Record]]) -> list[ProducerBatch]:
-        """Split a batch into one batch per share. It is settled when all of them are."""
-        parts = []
+        """Move a batch's records into one batch per share."""
+        queue, parts, runs, at = batch.queue, list[ProducerBatch](), list[Run](), 0
         for share in shares:
-            part = ProducerBatch(self.settling, batch.queue, batch.opened, batch.deadline)
+            part = ProducerBatch(self.settling, queue, batch.opened, batch.deadline)
             part.builder = BatchBuilder()
             for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
-            part.count = len(share)
-            part.whole = batch
+            part.count, part.charged, part.roams = len(share), part.builder.size, batch.roams
             parts.append(part)
-        batch.parts = parts
-        batch.encoded = batch.builder = None
+            runs.append(Run(at, at + part.count, part, 0))
+            at += part.count
+        with self.lock:
+            queue.topic.charge(sum(part.charged for part in parts) - batch.charged, queue)
+            self.unsettled.update(dict.fromkeys(parts))
+            self._has_moved(batch, Moved(runs))
+        if batch.roams:
+            queue.topic.roaming += len(parts) - 1
+        batch.tell_moved()
         return parts
+
+    def _has_moved(self, batch: ProducerBatch, moved: Moved) -> None:
+        batch.moved = moved
+        batch.encoded = batch.builder = None
+        self.unsettled.pop(batch, None)
+        if batch in self._awaited:
+            self.something_settled.notify_all()
 
     def grow(self, topic_name: str, partition_count: int) -> None:
         """Note a new number of partitions: the topic has grown, or was recreated."""
@@ -805,10 +802,8 @@ class Queues:
             self._place_whole(batch, target, was_open=was_open)
             return
         topic.charge(-batch.charged, queue)
-        self.unsettled.pop(batch, None)
         runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group)]
-        batch.moved = Moved(runs, routes.order)
-        batch.builder = None
+        self._has_moved(batch, Moved(runs, routes.order))
 
     def _place_whole(self, batch: ProducerBatch, queue: PartitionQueue, *, was_open: bool) -> None:
         batch.queue.topic.move(batch.charged, batch.queue, queue)

@@ -92,9 +92,7 @@ class Settling:
         self._has_roamed(batch)
 
     def _has_roamed(self, batch: ProducerBatch) -> None:
-        """Count a settled batch of the undesignated queue, or its parts, once."""
-        while batch.whole is not None:  # a part may have been split once more
-            batch = batch.whole
+        """Count a settled batch of the undesignated queue, once."""
         if batch.roams and batch.settled:
             batch.queue.topic.roaming -= 1
             batch.roams = False
@@ -249,15 +247,11 @@ class Settling:
 
     def fail_the_rest(self, cause: FencepostError) -> None:
         """After a bug: fail the batches that are in no queue and no flight."""
-        to_fail = self._queues.list_unsettled()
-        while to_fail:
-            settlement = to_fail.pop(0)
-            if not isinstance(settlement, ProducerBatch):
-                self._queues.no_longer_unsettled(settlement)
-            elif settlement.parts is not None:
-                to_fail += [part for part in settlement.parts if not part.settled]
-            else:
+        for settlement in self._queues.list_unsettled():
+            if isinstance(settlement, ProducerBatch):
                 self.fail_with(settlement, cause, "unknown", restart_lane=False)
+            else:
+                self._queues.no_longer_unsettled(settlement)
 
     # --- the end of the producer ---
 

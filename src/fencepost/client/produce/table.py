@@ -22,7 +22,6 @@ from fencepost.client.produce.partition_queue import (
     RECORD_OVERHEAD,
     UNDESIGNATED,
     EncodedRows,
-    ProducerBatch,
     RowNumbers,
     no_partition,
 )
@@ -77,25 +76,19 @@ class TablePart(NamedTuple):
     rows: RowNumbers
 
     def moved(self) -> list[TablePart]:
-        """Return the same rows where they are since their batch was divided among the topic's partitions."""
+        """Return the same rows where they are since their batch was divided."""
         moved = self.batch.moved
         assert moved is not None
-        order = None if moved.order is None else bytes(moved.order)
-        first = self.rows.first + self.rows.start
-        return [TablePart(run.settlement, run.at, RowNumbers(first, order, *run[:2])) for run in moved.runs]
-
-    def leaves(self) -> Iterator[TablePart]:
-        """Yield the same rows in the batches that theirs was split into because it was too large; or themselves."""
-        if not isinstance(self.batch, ProducerBatch) or self.batch.parts is None:
-            yield self
-            return
-        first, (_, at, rows) = 0, self
-        for part in self.batch.parts:
-            taken = min(first + part.count - at, rows.number)
-            if taken > 0:
-                yield from TablePart(part, at - first, rows.piece(0, taken)).leaves()
-                at, rows = at + taken, rows.piece(taken, rows.number)
-            first += part.count
+        if moved.order is not None:  # it had these rows only
+            order, first = bytes(moved.order), self.rows.first + self.rows.start
+            return [TablePart(run.settlement, run.at, RowNumbers(first, order, *run[:2])) for run in moved.runs]
+        found = []
+        for run in moved.runs:
+            start, stop = max(run.start, self.at), min(run.stop, self.at + self.rows.number)
+            if start < stop:
+                rows = self.rows.piece(start - self.at, stop - self.at)
+                found.append(TablePart(run.settlement, run.at + start - run.start, rows))
+        return found
 
     @property
     def ticket(self) -> Ticket:
@@ -118,14 +111,14 @@ class BulkTicket:
         failure = self.exception(timeout)
         if failure is not None:
             raise failure.fresh()
-        return tuple(_run(leaf) for leaf in self._leaves())
+        return tuple(_run(part) for part in self._all())
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
         """Wait for the answers. Return None if all rows are in the log; otherwise an error for the whole table, of the
         first failure's kind, whose `rows` says which rows are there. Its `persisted` is "partly" if some are."""
         self._wait(timeout)
         failures = []
-        for batch, at, rows in self._leaves():
+        for batch, at, rows in self._all():
             if batch.error is not None:
                 batch.look_at(at, at + rows.number)
                 failures.append(batch.error)
@@ -152,7 +145,7 @@ class BulkTicket:
 
     def _look(self) -> TableRows:
         marks = bytearray([_MISSING]) * self._table_rows
-        for batch, _, rows in self._leaves():
+        for batch, _, rows in self._all():
             rows.mark(marks, _mark(batch.error))
         found: dict[int, list[range]] = {_PERSISTED: [], _MISSING: [], _UNKNOWN: []}
         for run in _RUNS.finditer(marks):
@@ -180,10 +173,6 @@ class BulkTicket:
                 yield part
             if part.batch.moved is not None:
                 left += reversed(part.moved())
-
-    def _leaves(self) -> Iterator[TablePart]:
-        for part in self._all():
-            yield from part.leaves()
 
 
 class _TableSend(NamedTuple):
