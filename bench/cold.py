@@ -1,11 +1,15 @@
 """A burst to a new topic from a new process: a plain loop over `send`, then `flush`, beside confluent-kafka.
 
-    python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--before FOLDER]
+    python -m bench.cold [--quick] [--reps N] [--brokers fencepost,kafka] [--shapes without,with] [--before FOLDER]
+    python -m bench.cold tuned [--reps N] [--sizes 10,100] [--partitions 1,4] [--broker kafka]
 
 The other benches await one record before they measure. Here nothing is awaited: the connection, the topic's partitions
 and the producer's id become known while the loop runs. The time is that from the producer's construction to the end of
-`flush`, and the CPU that of the client's process meanwhile. `--before`: the `src` folder of another fencepost, which is
-measured, too.
+`flush`, and the CPU that of the client's process meanwhile. The records have no key, or one of a thousand. `--before`:
+the `src` folder of another fencepost, which is measured, too.
+
+`tuned` compares all defaults with settings that somebody might choose by hand, for records of several sizes to several
+numbers of partitions, each partition in turn. There the first record is awaited.
 """
 
 from __future__ import annotations
@@ -18,7 +22,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import cycle, islice, product, repeat
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import click
@@ -31,14 +38,31 @@ from bench.results import Results
 COLD: Final = "a burst to a new topic, cold"
 CONFLUENT, TUNED, DEFAULTS = "confluent-kafka", "fencepost", "fencepost, all defaults"
 BEFORE: Final = " before"
+KEYS: Final = {"without": "without keys", "with": "with keys"}
 _SIZE: Final = 100
+_DIFFERENT_KEYS: Final = 1000
+_BY_HAND: Final[list[dict[str, Any]]] = [
+    {},
+    {"linger": 0.005},
+    {"linger": 0.02, "batch_size": 1 << 20},
+    {"linger": 0.1, "batch_size": 1 << 20, "buffer_memory": 256 << 20},
+    {"batch_size": 1 << 20, "buffer_memory": 256 << 20},
+    {"batch_size": 16 << 10},
+]
+"""The first are the defaults."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 # --- in a process of its own ---
 
 
-def with_confluent(address: str, topic: str, records: int) -> None:
+def keys(shape: str, records: int) -> Iterator[bytes | None]:
+    if shape == "without":
+        return repeat(None, records)
+    return islice(cycle([b"key %d" % number for number in range(_DIFFERENT_KEYS)]), records)
+
+
+def with_confluent(address: str, topic: str, shape: str, records: int) -> None:
     from confluent_kafka import Producer
 
     value = b"x" * _SIZE
@@ -55,10 +79,10 @@ def with_confluent(address: str, topic: str, records: int) -> None:
             "log_level": 3,
         }
     )
-    for _ in range(records):
+    for key in keys(shape, records):
         while True:
             try:
-                producer.produce(topic, value)
+                producer.produce(topic, value, key)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -67,15 +91,28 @@ def with_confluent(address: str, topic: str, records: int) -> None:
     say(time.perf_counter() - began, time.process_time() - cpu)
 
 
-def with_fencepost(address: str, topic: str, records: int, **settings: Any) -> None:
+def with_fencepost(address: str, topic: str, shape: str, records: int, **settings: Any) -> None:
     import fencepost
 
     value = b"x" * _SIZE
     began, cpu = time.perf_counter(), time.process_time()
     with fencepost.Producer(address, **settings) as producer:
-        for _ in range(records):
-            producer.send(topic, value)
+        for key in keys(shape, records):
+            producer.send(topic, value, key=key)
         producer.flush(60)
+        say(time.perf_counter() - began, time.process_time() - cpu)
+
+
+def with_settings(address: str, topic: str, size: int, partitions: int, records: int, settings: dict[str, Any]) -> None:
+    import fencepost
+
+    value = b"x" * size
+    with fencepost.Producer(address, **settings) as producer:
+        producer.send(topic, value, partition=0).result(60)
+        began, cpu = time.perf_counter(), time.process_time()
+        for partition in islice(cycle(range(partitions)), records):
+            producer.send(topic, value, partition=partition)
+        producer.flush(120)
         say(time.perf_counter() - began, time.process_time() - cpu)
 
 
@@ -83,22 +120,21 @@ def say(seconds: float, cpu: float) -> None:
     print(json.dumps([seconds, cpu]), flush=True)
 
 
-def measure(broker: Broker, target: str, records: int, before: Path | None) -> tuple[float, float]:
+def measure(broker: Broker, target: str, shape: str, records: int, before: Path | None) -> tuple[float, float]:
     """Return the seconds, and those of CPU, that a new process takes."""
     environment = dict(os.environ)
     if target.endswith(BEFORE):
         environment["PYTHONPATH"] = str(before)
         target = target.removesuffix(BEFORE)
     with topics.topic(broker, PARTITIONS) as topic:
-        said = subprocess.run(
-            [sys.executable, "-m", "bench.cold", "job", target, broker.address, topic, str(records)],
-            cwd=_ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-            timeout=300,
-        ).stdout
+        return ask("job", target, broker.address, topic, shape, records, environment=environment)
+
+
+def ask(*words: object, environment: dict[str, str] | None = None) -> tuple[float, float]:
+    command = [sys.executable, "-m", "bench.cold", *map(str, words)]
+    said = subprocess.run(
+        command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, check=True, text=True, timeout=300
+    ).stdout
     seconds, cpu = json.loads(said)
     return seconds, cpu
 
@@ -107,9 +143,10 @@ def measure(broker: Broker, target: str, records: int, before: Path | None) -> t
 @click.option("--quick", is_flag=True, help="Fewer records and repetitions: for a look, not for a claim.")
 @click.option("--reps", type=click.IntRange(min=1), help="Repetitions, instead of 5 (or 2).")
 @click.option("--brokers", "chosen", default="fencepost,kafka", help="Which servers.")
+@click.option("--shapes", default=",".join(KEYS), help="Records with keys, without, or both.")
 @click.option("--before", type=click.Path(path_type=Path, exists=True), help="The src folder of another fencepost.")
 @click.pass_context
-def main(context: click.Context, quick: bool, reps: int | None, chosen: str, before: Path | None) -> None:
+def main(context: click.Context, quick: bool, reps: int | None, chosen: str, shapes: str, before: Path | None) -> None:
     """Measure bursts from new processes to new topics, on our server and on Apache Kafka."""
     if context.invoked_subcommand is not None:
         return
@@ -136,14 +173,13 @@ def main(context: click.Context, quick: bool, reps: int | None, chosen: str, bef
             broker.start()
         for rep in range(repetitions):
             for broker in brokers:
-                for target in [*targets[rep % len(targets) :], *targets[: rep % len(targets)]]:
-                    seconds, cpu = measure(broker, target, records, before)
-                    rate = records / seconds
-                    results.add(COLD, (broker.name, f"{_SIZE} B"), target, "records/s", rate, client_cpu=cpu)
-                    console.print(
-                        f"{rep + 1}/{repetitions} {broker.name}, {target}: {rate:,.0f} records/s, {cpu:.2f} CPU s",
-                        style="dim",
-                    )
+                turn = [*targets[rep % len(targets) :], *targets[: rep % len(targets)]]
+                for shape, target in product(shapes.split(","), turn):
+                    seconds, cpu = measure(broker, target, shape, records, before)
+                    rate, what = records / seconds, f"{_SIZE} B {KEYS[shape]}"
+                    results.add(COLD, (broker.name, what), target, "records/s", rate, client_cpu=cpu)
+                    said = f"{rep + 1}/{repetitions} {broker.name}, {what}, {target}"
+                    console.print(f"{said}: {rate:,.0f} records/s, {cpu:.2f} CPU s", style="dim")
     finally:
         for broker in brokers:
             broker.remove()
@@ -155,15 +191,58 @@ def main(context: click.Context, quick: bool, reps: int | None, chosen: str, bef
 @click.argument("target")
 @click.argument("address")
 @click.argument("topic")
+@click.argument("shape", type=click.Choice(list(KEYS)))
 @click.argument("records", type=int)
-def job(target: str, address: str, topic: str, records: int) -> None:
+def job(target: str, address: str, topic: str, shape: str, records: int) -> None:
     """Send once."""
     if target == CONFLUENT:
-        with_confluent(address, topic, records)
+        with_confluent(address, topic, shape, records)
     elif target == TUNED:
-        with_fencepost(address, topic, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
+        with_fencepost(address, topic, shape, records, linger=LINGER_MS / 1000, batch_size=BATCH_BYTES)
     else:
-        with_fencepost(address, topic, records)
+        with_fencepost(address, topic, shape, records)
+
+
+@main.command()
+@click.option("--reps", default=3)
+@click.option("--sizes", default="10,100,1024,102400,1000000")
+@click.option("--partitions", "counts", default="1,4,100,10000")
+@click.option("--broker", "kind", type=click.Choice(["fencepost", "kafka"]), default="fencepost")
+def tuned(reps: int, sizes: str, counts: str, kind: str) -> None:
+    """Compare all defaults with settings chosen by hand."""
+    scratch = Path(tempfile.mkdtemp(prefix="fencepost-bench-"))
+    broker: Broker = Kafka(scratch) if kind == "kafka" else Fencepost(scratch, "os")
+    try:
+        broker.start()
+        for size, count in product(map(int, sizes.split(",")), map(int, counts.split(","))):
+            records = max(500, min(500_000, (200 << 20) // (size + 100)))
+            found: list[list[tuple[float, float]]] = [[] for _ in _BY_HAND]
+            with topics.topic(broker, count) as topic:
+                for _, (at, settings) in product(range(reps), enumerate(_BY_HAND)):
+                    words = "with", broker.address, topic, size, count, records, json.dumps(settings)
+                    found[at].append(ask(*words))
+            seconds, cpu = ([median(each[part] for each in times) for times in found] for part in (0, 1))
+            fast, cheap = seconds.index(min(seconds)), cpu.index(min(cpu))
+            click.echo(
+                f"{size} B, {count} partitions: {records / seconds[0]:,.0f} records/s, "
+                f"{seconds[fast] / seconds[0]:.2f} x those of {_BY_HAND[fast]}; {cpu[0]:.2f} CPU s, "
+                f"{cpu[0] / cpu[cheap]:.2f} x those of {_BY_HAND[cheap]}"
+            )
+    finally:
+        broker.remove()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@main.command("with")
+@click.argument("address")
+@click.argument("topic")
+@click.argument("size", type=int)
+@click.argument("partitions", type=int)
+@click.argument("records", type=int)
+@click.argument("settings", type=json.loads)
+def with_(address: str, topic: str, size: int, partitions: int, records: int, settings: dict[str, Any]) -> None:
+    """Send once with these settings."""
+    with_settings(address, topic, size, partitions, records, settings)
 
 
 if __name__ == "__main__":

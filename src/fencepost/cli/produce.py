@@ -26,10 +26,10 @@ from fencepost.cli.own import (
     woken_when_lost,
 )
 from fencepost.errors import Fenced, FencepostError, RecordTooLarge, SendFailed
-from fencepost.types import fault_of_topic_name
+from fencepost.types import NO_TIMESTAMP, fault_of_topic_name
 
 if TYPE_CHECKING:
-    from fencepost.client.produce.ticket import Ticket
+    from fencepost.client.produce.ticket import Settlement, Ticket
 
 _REMEMBERED: Final = 100_000
 """Records that a tally keeps before it drops the stored ones."""
@@ -69,12 +69,11 @@ class WrongLine(Exception):
         self.place = place
 
 
-def _is_stored(ticket: Ticket) -> bool:
-    """Return whether all records that share the ticket's batch are certainly stored."""
-    batch = ticket.settlement
-    if hasattr(batch, "parts"):  # if it was split, each part has an outcome of its own
-        return batch.settled and batch.error is None and batch.parts is None
-    return ticket.done() and ticket.exception() is None
+def _is_stored(batch: Settlement) -> bool:
+    """Return whether all records of the batch are certainly stored."""
+    if batch.moved is not None:
+        return all(_is_stored(run.settlement) for run in batch.moved.runs)
+    return batch.settled and batch.error is None
 
 
 class SendTally:
@@ -84,40 +83,36 @@ class SendTally:
         self.count = self.bytes = 0
         self.failed: list[SendFailed] = []
         """One error per batch; the producer appends them."""
-        self._unsettled: dict[object, tuple[str, Ticket, array[int]]] = {}
-        """By batch and file: the file, the first record's ticket, and the lines of the records, since the server may
-        refuse a part of the batch. Every record that had no batch yet is apart. Stored ones are dropped."""
+        self._unsettled: dict[tuple[Settlement, str], tuple[int, array[int]]] = {}
+        """By batch and file: the first record's index, and the lines of the records, since the server may refuse a part
+        of the batch. Stored ones are dropped."""
         self._remembered, self._most = 0, _REMEMBERED
 
     def add(self, line: InputRecord, ticket: Ticket) -> int:
-        from fencepost.client.produce.ticket import Unplaced
-
         length = len(line.value or b"") + len(line.key or b"")
         self.count += 1
         self.bytes += length
-        batch: object = ticket if isinstance(ticket.settlement, Unplaced) else (ticket.settlement, line.file)
-        known = self._unsettled.get(batch)
-        if known is None:
-            known = self._unsettled[batch] = line.file, ticket, array("q")
-        known[2].append(_NO_LINE if line.number is None else line.number)
+        _, lines = self._unsettled.setdefault((ticket.settlement, line.file), (ticket.index, array("q")))
+        lines.append(_NO_LINE if line.number is None else line.number)
         self._remembered += 1
         if self._remembered > self._most:
             self._forget_stored()
         return length
 
     def _forget_stored(self) -> None:
-        self._unsettled = {batch: known for batch, known in self._unsettled.items() if not _is_stored(known[1])}
-        self._remembered = sum(len(lines) for _, _, lines in self._unsettled.values())
+        self._unsettled = {where: known for where, known in self._unsettled.items() if not _is_stored(where[0])}
+        self._remembered = sum(len(lines) for _, lines in self._unsettled.values())
         self._most = max(_REMEMBERED, 2 * self._remembered)
 
     def first_failed(self) -> tuple[InputPlace, FencepostError] | None:
         """Return the first record that failed. Call it once everything is settled."""
-        for file, first, lines in self._unsettled.values():
-            if _is_stored(first):
+        from fencepost.client.produce.ticket import Ticket
+
+        for (batch, file), (first, lines) in self._unsettled.items():
+            if _is_stored(batch):
                 continue
-            for at, line in enumerate(lines):
-                ticket = type(first)(first.settlement, first.index + at, 0) if at else first
-                if (error := ticket.exception()) is not None:
+            for index, line in enumerate(lines, first):
+                if (error := Ticket(batch, index, NO_TIMESTAMP).exception()) is not None:
                     return InputPlace(file, None if line == _NO_LINE else line), error
         return None
 

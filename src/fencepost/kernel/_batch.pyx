@@ -78,7 +78,9 @@ cdef enum:
     # waits for sys.getswitchinterval(), 5 ms, to get it back: too long for every checksum.
     WORTH_LETTING_GO = 32768        # to compress
     WORTH_LETTING_GO_PLAIN = 2097152    # only to checksum or copy, at some 20 GB/s
+    WORTH_LETTING_GO_COLUMNS = 524288   # to turn records into columns and back, at 1 to 10 GB/s
     WORTH_WORKING_AHEAD = 65536         # to have another thread compress
+    RECORD_OVERHEAD = 36
 
 cdef object RecordType = _Record
 cdef object ScanType = _Scan
@@ -415,8 +417,8 @@ cdef class BatchBuilder:
         Py_ssize_t limit=INT32_MAX,
         bint checksum=False,
     ):
-        """Append rows start … stop−1 of the columns, without the GIL, until the batch would exceed `limit` bytes (the
-        first record may have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append
+        """Append rows start … stop−1 of the columns, without the GIL if they are many, until the batch would exceed `limit`
+        bytes (the first record may have any size), and return the next row. With `rows`, a buffer of 32-bit row numbers, append
         the rows that rows[start:stop] names. `timestamp` is for rows without one. If it raises, nothing was added.
         With `checksum`, sum the records while they are in the processor's cache: for a batch without compression.
         """
@@ -441,14 +443,11 @@ cdef class BatchBuilder:
                 self.refuse_change()
             self.lent += 1
             try:
-                with nogil:
-                    while i < stop:
-                        outcome = self.put_row(
-                            source, load32(picked, i) if picked != NULL else i, timestamp, limit, &scratch
-                        )
-                        if outcome != DONE:
-                            break
-                        i = self.put_plain_rows(source, picked, i + 1, stop, timestamp, limit, checksum)
+                if is_worth_letting_go(source):
+                    with nogil:
+                        outcome = self.put_columns(source, picked, &i, stop, timestamp, limit, checksum, &scratch)
+                else:
+                    outcome = self.put_columns(source, picked, &i, stop, timestamp, limit, checksum, &scratch)
             finally:
                 self.lent -= 1
         finally:
@@ -466,6 +465,28 @@ cdef class BatchBuilder:
                 raise ValueError(f"row {i}: the columns' buffers are inconsistent, or a header has no name")
             raise_outcome(outcome)
         return i
+
+    cdef Outcome put_columns(
+        self,
+        ColumnSource source,
+        const uint8_t* picked,
+        Py_ssize_t* i,
+        Py_ssize_t stop,
+        int64_t timestamp,
+        Py_ssize_t limit,
+        bint checksum,
+        Memory* scratch,
+    ) noexcept nogil:
+        """Append rows from `i` on, and leave in it the first that is not appended."""
+        cdef Outcome outcome
+        while i[0] < stop:
+            outcome = self.put_row(
+                source, load32(picked, i[0]) if picked != NULL else i[0], timestamp, limit, scratch
+            )
+            if outcome != DONE:
+                return outcome
+            i[0] = self.put_plain_rows(source, picked, i[0] + 1, stop, timestamp, limit, checksum)
+        return DONE
 
     cdef Outcome put_row(
         self, ColumnSource source, Py_ssize_t row, int64_t timestamp, Py_ssize_t limit, Memory* scratch

@@ -132,6 +132,10 @@ cdef class ColumnSource:
         return 0
 
 
+cdef inline bint is_worth_letting_go(ColumnSource source) noexcept nogil:
+    return source.rows * RECORD_OVERHEAD + source.key.data_size + source.value.data_size >= WORTH_LETTING_GO_COLUMNS
+
+
 cdef int32_t headers_at(ColumnSource source, Py_ssize_t row, Memory* memory) noexcept nogil:
     """Append the row's headers to `memory`, without their number; return the number, or a negated outcome."""
     cdef HeadersIn* column = &source.headers
@@ -432,8 +436,11 @@ cdef class ColumnDecoder:
         self.busy = True
         PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
         try:
-            with nogil:
+            if view.len < WORTH_LETTING_GO_COLUMNS:
                 outcome = self.decode(<const uint8_t*> view.buf, view.len, &fields, start, stop, &checksum)
+            else:
+                with nogil:
+                    outcome = self.decode(<const uint8_t*> view.buf, view.len, &fields, start, stop, &checksum)
         finally:
             PyBuffer_Release(&view)
             self.busy = False

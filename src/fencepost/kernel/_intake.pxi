@@ -72,7 +72,6 @@ cdef extern from *:
 prepare_clock()
 
 cdef enum:
-    RECORD_OVERHEAD = 36
     RESERVE = 8  # core/producers/sharing.py
 
 
@@ -143,7 +142,7 @@ cdef class Lane:
     cdef readonly list slots
     cdef readonly Budget budget
     cdef public Slot undesignated
-    cdef public bint takes_keyless  # into `undesignated`, while the partitions are unknown
+    cdef public bint takes_keys     # into `undesignated`, while the partitions are unknown
     cdef object slot_kind  # the type of the last slot: most have the same, so a comparison tells that it is one
 
     def __init__(self, Budget budget not None):
@@ -181,7 +180,7 @@ cdef class Lane:
             if is_huge or not 0 <= at < number:
                 return None
         elif number != 1:
-            if key is None and (number or self.takes_keyless):
+            if key is None or (not number and self.takes_keys):
                 return self.undesignated
             if not number:
                 return None

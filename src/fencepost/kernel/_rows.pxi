@@ -345,31 +345,68 @@ cdef const uint8_t* tally_rows(
 
 # --- partitioning ---
 
+cdef Outcome choose_partitions(
+    ColumnSource source, int32_t partitions, int32_t keyless, Memory* chosen, Py_ssize_t* row
+) noexcept nogil:
+    cdef Outcome outcome = reserve(chosen, 4 * source.rows)
+    cdef Span key
+    if outcome != DONE:
+        return outcome
+    while row[0] < source.rows:
+        if not bytes_at(&source.key, row[0], &key):
+            return MALFORMED
+        put32(chosen, keyless if key.size < 0 else (hash_key(key.data, key.size) & 0x7FFFFFFF) % partitions)
+        row[0] += 1
+    return DONE
+
+
 def partition_rows(ColumnSource source not None, int32_t partitions, *, int32_t keyless=-1):
     """Return the partition of every row as 32-bit numbers: by its key, as `partition_for_key` does, or `keyless`."""
     cdef Memory memory
-    cdef Outcome outcome = DONE
-    cdef Py_ssize_t row
-    cdef Span key
+    cdef Outcome outcome
+    cdef Py_ssize_t row = 0
     if partitions <= 0:
         raise ValueError("a topic must have at least one partition")
     memory.data = NULL
     memory.used = memory.capacity = 0
-    with nogil:
-        outcome = reserve(&memory, 4 * source.rows)
-        for row in range(source.rows if outcome == DONE else 0):
-            if not bytes_at(&source.key, row, &key):
-                outcome = MALFORMED
-                break
-            push32(
-                &memory, keyless if key.size < 0 else (hash_key(key.data, key.size) & 0x7FFFFFFF) % partitions
-            )
+    if is_worth_letting_go(source):
+        with nogil:
+            outcome = choose_partitions(source, partitions, keyless, &memory, &row)
+    else:
+        outcome = choose_partitions(source, partitions, keyless, &memory, &row)
     if outcome != DONE:
         release(&memory)
         if outcome == MALFORMED:
             raise ValueError(f"row {row}: the columns' buffers are inconsistent")
         raise_outcome(outcome)
     return block_of(&memory)
+
+
+cdef Py_ssize_t sort_rows(
+    const uint8_t* chosen, Py_ssize_t rows, int32_t partitions, Py_ssize_t* start, int32_t* order
+) noexcept nogil:
+    """Do a counting sort: count the rows of each partition, compute the starts, then place every row. Return −1, or the
+    first row whose partition does not exist. If another thread changes the partitions between the two passes the result
+    is wrong, but there is no overrun."""
+    cdef Py_ssize_t row, place, total = 0
+    cdef int64_t partition
+    for row in range(rows):
+        partition = load32(chosen, row)
+        if not 0 <= partition < partitions:
+            return row
+        start[partition] += 1
+    for partition in range(partitions + 1):
+        place = start[partition]
+        start[partition] = total
+        total += place
+    for row in range(rows):
+        partition = load32(chosen, row)
+        if not 0 <= partition < partitions or start[partition] >= rows:
+            return row
+        place = start[partition]
+        start[partition] += 1
+        order[place] = <int32_t> row
+    return -1
 
 
 def group_rows(chosen, int32_t partitions):
@@ -379,9 +416,8 @@ def group_rows(chosen, int32_t partitions):
     cdef Lent lent = Lent(chosen)
     cdef const uint8_t* given = <const uint8_t*> lent.view.buf
     cdef Py_ssize_t rows = lent.view.len // 4
-    cdef Py_ssize_t row, place, total = 0
+    cdef Py_ssize_t row
     cdef int64_t partition
-    cdef bint outside = False
     cdef Block order = Block.__new__(Block)
     cdef Block starts = Block.__new__(Block)
     cdef Py_ssize_t* start
@@ -393,31 +429,14 @@ def group_rows(chosen, int32_t partitions):
     if reserve(&order.memory, 4 * rows) != DONE or reserve(&starts.memory, table) != DONE:
         raise MemoryError
     start = <Py_ssize_t*> starts.memory.data
-    with nogil:
-        # A counting sort: count the rows of each partition, compute the starts, then place every row. If another thread
-        # changes the partitions between the two passes the result is wrong, but there is no overrun.
-        memset(start, 0, table)
-        for row in range(rows):
-            partition = load32(given, row)
-            if not 0 <= partition < partitions:
-                outside = True
-                break
-            start[partition] += 1
-        if not outside:
-            for partition in range(partitions + 1):
-                place = start[partition]
-                start[partition] = total
-                total += place
-            for row in range(rows):
-                partition = load32(given, row)
-                if not 0 <= partition < partitions or start[partition] >= rows:
-                    outside = True
-                    break
-                place = start[partition]
-                start[partition] += 1
-                (<int32_t*> order.memory.data)[place] = <int32_t> row
-    if outside:
-        raise ValueError(f"row {row} names partition {partition} of {partitions}")
+    memset(start, 0, table)
+    if 4 * rows < WORTH_LETTING_GO_COLUMNS:
+        row = sort_rows(given, rows, partitions, start, <int32_t*> order.memory.data)
+    else:
+        with nogil:
+            row = sort_rows(given, rows, partitions, start, <int32_t*> order.memory.data)
+    if row >= 0:
+        raise ValueError(f"row {row} names partition {load32(given, row)} of {partitions}")
     order.memory.used = 4 * rows
     # Every start has moved to the partition's end, which is the start of the next one.
     return order, [0] + [start[partition] for partition in range(partitions)]

@@ -70,7 +70,7 @@ class Slot:
 class Lane:
     """The slots of one topic, and the memory that the topic holds."""
 
-    __slots__ = ("active", "budget", "held", "slots", "takes_keyless", "undesignated")
+    __slots__ = ("active", "budget", "held", "slots", "takes_keys", "undesignated")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
@@ -79,7 +79,7 @@ class Lane:
         """The number of slots that hold memory."""
         self.slots: list[Any] = []
         self.undesignated: Any = None
-        self.takes_keyless = False
+        self.takes_keys = False
         """Into `undesignated`, while the partitions are unknown."""
 
     def set_slots(self, slots: list[Any]) -> None:

@@ -3,7 +3,8 @@
 options.py, stats.py             a producer's settings; the values of `stats`
 ticket.py                        what `send` returns; failures that nobody has asked for
 queues.py, partition_queue.py    the queues between the caller's threads and the send thread, and their parts
-waiting_room.py, table.py        records that have no partition yet; whole Arrow tables
+routing.py                       divides batches of a new topic among its partitions
+waiting_room.py, table.py        records that are to be serialized; whole Arrow tables
 send_thread.py                   the thread, and producers that nobody closed
 sender.py                        one turn of the send thread, by these parts:
     state.py                     what they share: time, identity, open transaction, connections

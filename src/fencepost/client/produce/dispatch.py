@@ -292,7 +292,7 @@ class Dispatch:
         """Put the partition's next batch into a request to its leader. Return 1, or 0 if it has none or has to wait."""
         schedule, flight = self._schedule, queue.flight
         action = schedule.decided(queue, now)
-        if action is None:  # it stands here since an earlier turn
+        if action is None:
             action = schedule.decide(queue, now).action
             if action not in READY or self._leader_of(queue) != line.leader:
                 schedule.changed(queue)

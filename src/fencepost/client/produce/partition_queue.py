@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from fencepost.client.produce.ticket import Delivered, Settlement, Ticket, Unplaced
+from fencepost.client.produce.ticket import Settlement, Unplaced
 from fencepost.core.producers.inflight import Flight
-from fencepost.errors import FencepostError, NotOwned, SendFailed
+from fencepost.errors import NotOwned, SendFailed
 from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Payload, Slot
 from fencepost.types import Milliseconds, TopicPartition
 
@@ -38,10 +38,9 @@ class ProducerBatch(Settlement):
         "deadline",
         "encoded",
         "opened",
-        "parts",
         "queue",
         "roams",
-        "whole",
+        "routing",
     )
 
     def __init__(self, lock: threading.RLock, queue: PartitionQueue, opened: float, deadline: float) -> None:
@@ -57,10 +56,9 @@ class ProducerBatch(Settlement):
         self.deadline = deadline
         self.roams = False
         """It came from the undesignated queue."""
-        self.parts: list[ProducerBatch] | None = None
-        """The batches it was split into, if it was too large or partly in the log. They answer its tickets."""
-        self.whole: ProducerBatch | None = None
-        """The batch that this one is a part of."""
+        self.routing: dict[int, int] | None = None
+        """Set while the topic's partitions are unknown, if they decide where its records go (`routing.py`): the
+        partitions that callers have named, by the record's index."""
 
     def wait(self, timeout: float | None) -> bool:
         if not self.settled and timeout != 0:
@@ -90,21 +88,9 @@ class ProducerBatch(Settlement):
         """Records that are not settled."""
         if self.settled:
             return 0
-        if self.parts is not None:
-            return sum(part.records_left for part in self.parts)
         if self.queue.open is self and (builder := self.queue.builder) is not None:
             return builder.count
         return self.count
-
-    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
-        if self.parts is None:
-            return super().outcome(ticket)
-        first = 0
-        for part in self.parts:
-            if ticket.index < first + part.count:
-                return part.outcome(Ticket(part, ticket.index - first, ticket.timestamp))
-            first += part.count
-        raise AssertionError(f"index {ticket.index} in a batch of {self.count}")
 
 
 def _deadline(batch: ProducerBatch) -> float:
@@ -185,51 +171,19 @@ class PartitionQueue(Slot):
 
 
 class WaitingRecord(NamedTuple):
-    """A record that has no partition yet."""
+    """A record that is to be serialized."""
 
     key: Any
     value: Any
     headers: Headers | None
     partition: int | None
     timestamp: Milliseconds
-    ticket: Ticket
     charged: int
     deadline: float
 
-    @property
-    def records(self) -> int:
-        return 1
-
-
-class WaitingRows:
-    """Rows of a table that have no partitions yet. They are encoded when the partitions are known."""
-
-    __slots__ = ("_encode", "charged", "deadline", "encoded", "error", "records", "ticket", "tickets")
-
-    def __init__(
-        self, ticket: Ticket, records: int, charged: int, deadline: float, encode: Callable[[int], list[EncodedRows]]
-    ) -> None:
-        self.ticket = ticket
-        """Of the first batch, once there is one."""
-        self.tickets = [ticket]
-        """One of each batch."""
-        self.records = records
-        self.charged = charged
-        self.deadline = deadline
-        self.encoded: list[EncodedRows] | None = None
-        self.error: Exception | None = None
-        self._encode = encode
-
-    def encode(self, partition_count: int) -> None:
-        """Encode the rows, which takes time: the caller must not hold the lock of the queues."""
-        try:
-            self.encoded = self._encode(partition_count)
-        except Exception as error:  # noqa: BLE001 - an unknown partition, or the partitioner's error: for the ticket
-            self.error, self.encoded = error, []
-
 
 class RowNumbers(NamedTuple):
-    """The rows of a table that became one batch, in the batch's order."""
+    """Rows of a table that are side by side in a batch, in the batch's order."""
 
     first: int
     """The number of their chunk's first row in the table."""
@@ -238,13 +192,20 @@ class RowNumbers(NamedTuple):
     start: int
     stop: int
 
-    def mark(self, marks: bytearray, mark: int, at: int, count: int) -> None:
-        """Set the marks of `count` rows, beginning with the batch's record `at`."""
-        start, stop = self.start + at, self.start + at + count
+    @property
+    def number(self) -> int:
+        return self.stop - self.start
+
+    def piece(self, start: int, stop: int) -> RowNumbers:
+        """Return some of the rows, counted from the first."""
+        return self._replace(start=self.start + start, stop=self.start + stop)
+
+    def mark(self, marks: bytearray, mark: int) -> None:
+        """Set the marks of the rows."""
         if self.order is None:
-            marks[self.first + start : self.first + stop] = bytes([mark]) * count
+            marks[self.first + self.start : self.first + self.stop] = bytes([mark]) * self.number
         else:
-            for row in memoryview(self.order).cast("i")[start:stop]:
+            for row in memoryview(self.order).cast("i")[self.start : self.stop]:
                 marks[self.first + row] = mark
 
 
@@ -255,7 +216,7 @@ class EncodedRows(NamedTuple):
 
 
 class TopicQueues(Lane):
-    """The queues of one topic, and its records that have no partition yet."""
+    """The queues of one topic, and its records that are to be serialized."""
 
     __slots__ = (
         "before_waiting",
@@ -271,7 +232,8 @@ class TopicQueues(Lane):
     )
 
     undesignated: PartitionQueue
-    """Takes records without key and partition: `roaming_queue`, or the queue of the only owned partition."""
+    """Takes records without key and partition: `roaming_queue`, or the queue of the only owned partition. While the
+    partitions are unknown, it takes all records."""
 
     def __init__(
         self,
@@ -292,26 +254,24 @@ class TopicQueues(Lane):
         self.owned: frozenset[int] | None = None
         """The partitions that records without a partition may go to; None: to any."""
         self.undesignated = self.roaming_queue = PartitionQueue(self, UNDESIGNATED)
-        self.waiting: deque[WaitingRecord | WaitingRows] = deque()
+        self.waiting: deque[WaitingRecord] = deque()
         self.unplaced: Unplaced | None = None
         self.roaming = 0
         """Unsettled batches that came from the undesignated queue. Only the send thread uses it."""
 
-    @property
-    def only_partition(self) -> int | None:
-        """The partition that all records without a key go to, if there is only one."""
-        mine = self._mine(self.partition_count) if self.owned is not None else range(self.partition_count)
+    def only_partition(self, count: int) -> int | None:
+        """Return the partition that all records without a key go to, if there is only one."""
+        mine = self._mine(count) if self.owned is not None else range(count)
         return mine[0] if len(mine) == 1 else None
 
     def know(self, partition_count: int) -> None:
         """Note the number of partitions."""
         self.partition_count = partition_count
-        self.takes_keyless = False
         mine = self._mine(partition_count)
         self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
 
     def admit(self) -> None:
-        """Let the native `send` find the partitions' open batches. All waiting records must be in them already."""
+        """Let the native `send` find the partitions' open batches. All earlier records must be in them already."""
         self.set_slots(
             [self.partitions.get(index) if self.may_choose(index) else None for index in range(self.partition_count)]
         )

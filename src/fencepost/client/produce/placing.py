@@ -1,14 +1,14 @@
 """Placing of records whose topic's partitions were unknown, and the metadata requests that make them known (PROD-7).
 
 The send thread requests metadata when it is due, without waiting for the answer. Records then move to their partitions'
-queues in the order they were sent."""
+queues in the order they were sent. Those that are to be serialized are serialized here, too."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from fencepost.client.cluster.metadata import question
-from fencepost.client.produce.partition_queue import TopicQueues
+from fencepost.client.produce.partition_queue import PartitionQueue, TopicQueues
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
@@ -16,6 +16,10 @@ from fencepost.wire.apis import Key
 
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 """Errors about a topic that a retry does not change."""
+_SHARES_BATCH: Final = 0.05
+_SHARES_BATCH_MAX: Final = 0.25
+"""The part of `delivery_timeout`, and its maximum in seconds, for which records of a topic whose partitions are unknown
+share a batch. They expire together."""
 
 
 class Placing:
@@ -29,15 +33,16 @@ class Placing:
 
     def place(self, now: float) -> None:
         for topic in self._queues.topics_to_place():
-            if self._queues.waiting_room.drop_if_done(topic):
+            if self._queues.drop_if_done(topic):
                 continue
             self._metadata.want(topic.name, now)
+            self._queues.waiting_room.serialize(topic)
             count = self._metadata.partition_count(topic.name)
             if count:
-                self._queues.waiting_room.place(topic, count)
-                self._settling.note_early_failures()
+                self._queues.place(topic, count)
             else:
                 self._wait_for(topic, now)
+        self._settling.note_early_failures()
 
     def _wait_for(self, topic: TopicQueues, now: float) -> None:
         known = self._metadata.topics.get(topic.name)
@@ -55,13 +60,20 @@ class Placing:
         else:
             if code is not ErrorCode.NONE:
                 self._state.due(since + self._options.unknown_topic_timeout, now)
-            self._settling.expire_waiting(topic, now)
+            self._seal_in_time(topic.roaming_queue, now)
             return
         self._metadata.forget(topic.name)  # the next send asks again
-        self._queues.waiting_room.fail_waiting(topic, error)
-        self._settling.note_early_failures()
         self._settling.fail_queue(topic.roaming_queue, error)
-        self._queues.waiting_room.drop_if_done(topic)
+        self._queues.drop_if_done(topic)
+
+    def _seal_in_time(self, queue: PartitionQueue, now: float) -> None:
+        """Keep a record from joining a batch that will expire long before itself."""
+        if (batch := queue.open) is not None:
+            seal_at = batch.opened + min(self._options.delivery_timeout * _SHARES_BATCH, _SHARES_BATCH_MAX)
+            if now < seal_at:
+                self._state.due(seal_at, now)
+            else:
+                self._queues.seal_open(queue)
 
     def refresh_metadata(self, now: float) -> None:
         fields = question(self._metadata.wanted(), create=self._options.allow_topic_creation)

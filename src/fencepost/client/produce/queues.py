@@ -5,9 +5,11 @@ The way of a record:
     partitions known, key or partition given   → encoded into that partition's open batch
     partitions known, neither given            → encoded into the topic's undesignated batch (−1), which gets its
                                                  partition as a whole when it is drained; or into the only partition's
-    partitions unknown, neither given          → encoded into the topic's undesignated batch, too, unless an earlier
-                                                 record of the topic is kept
-    partitions unknown, or serializers set     → kept in order until the send thread moves it (`waiting_room.py`)
+    partitions unknown                         → encoded into the topic's undesignated batch, too. If keys or callers
+                                                 choose the partitions, the batch is divided among them as soon as they
+                                                 are known (`place`, `routing.py`)
+    serializers set                            → kept in order until the send thread serializes and encodes it
+                                                 (`waiting_room.py`)
 
 Memory (PROD-6): a record is charged when it is accepted, and released when its batch is settled. A topic may hold at
 most as much as is still free, so a flooding topic leaves half of the memory to the others. The same rule holds for the
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -30,17 +33,17 @@ from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     NAME_THE_PARTITION,
     RECORD_OVERHEAD,
+    UNDESIGNATED,
     EarlyFailure,
-    EncodedRows,
     PartitionQueue,
     ProducerBatch,
     TopicQueues,
-    WaitingRows,
     as_bytes,
     no_partition,
     size_of,
 )
-from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Settlement, Ticket, Unplaced, check_thread, settle_here
+from fencepost.client.produce.routing import Routes, RowGroup, route
+from fencepost.client.produce.ticket import Moved, Run, Settlement, Ticket, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
 from fencepost.core.producers.schedule import Schedule
@@ -60,9 +63,9 @@ from fencepost.kernel import (
 from fencepost.types import Milliseconds
 
 RECORDS_BEFORE_GIVING_WAY: Final = 64
-"""Records that a caller adds to those that wait for their topic's partitions before it lets the send thread ask for
-them: in a tight loop each step of that (connect, versions, metadata) would wait five milliseconds for the GIL, and each
-record that comes meanwhile costs ten times as much as a later one."""
+"""Records to be serialized, or for a topic whose partitions are unknown, that a caller adds before it lets the send
+thread go on: in a tight loop each step of that (connect, versions, metadata) would wait five milliseconds for the GIL,
+and each record that comes meanwhile costs more than a later one."""
 
 
 def give_way() -> None:
@@ -127,8 +130,13 @@ class Queues:
         before."""
         self.needs_partitions = needs_partitions
         """No record's partition may be left to chance: a later run may have to send it again (IDEM-4)."""
-        self.waiting_room = WaitingRoom(self, options, clock, wake, trouble)
+        self.waiting_room = WaitingRoom(self, options, clock, trouble)
         """Used by the send thread; callers add to it under the lock."""
+        self.to_place: dict[TopicQueues, None] = {}
+        """Topics with records whose partitions are unknown, or that are to be serialized."""
+        self.early_failures: deque[EarlyFailure] = deque()
+        """Records that failed before they had a partition. They count as unsettled until the send thread has noted it:
+        a commit that waits for them must find its transaction failed."""
         self.is_asking: Callable[[], bool] = bool
         """Returns whether this thread is in a blocking request to a coordinator, whose connection the send thread's
         errands need, too."""
@@ -195,23 +203,19 @@ class Queues:
                 queue = self._destination(topic, key, partition)
                 while not topic.has_room_for(size, queue):
                     self._wait_for_room(topic, queue, size)
-                    if queue is None:  # its partition may be known by now
-                        queue = self._destination(topic, key, partition)
+                    queue = self._destination(topic, key, partition)  # it may be known by now
                 if queue is None or options.serializes:
                     queue = None
                     ticket = self.waiting_room.add(topic, key, value, headers, partition, timestamp, size)
-                    gives_way = len(topic.waiting) % RECORDS_BEFORE_GIVING_WAY == 0
                 else:
-                    if not topic.partition_count:
-                        self.waiting_room.keep_encoded(topic)
                     before = queue.open
-                    ticket = self.append(queue, key, value, headers, timestamp, size)
+                    ticket = self.append(queue, key, value, headers, timestamp, size, partition)
                     if (opened := ticket.settlement) is not before:
                         self._unannounced[opened] = None
-            if queue is None:
-                if gives_way:
-                    give_way()
-            elif opened is not before:
+                needs_send_thread = queue is None or not topic.partition_count
+            if needs_send_thread and (ticket.index + 1) % RECORDS_BEFORE_GIVING_WAY == 0:
+                give_way()
+            if queue is not None and opened is not before:
                 if before is not None:
                     self._wake()
                     give_way()
@@ -234,11 +238,7 @@ class Queues:
         return not isinstance(opened, ProducerBatch) or opened.opened + self._options.linger < self.looks_at
 
     def _destination(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue | None:
-        """Return the queue that must have room; None if it is not known before the record is placed."""
-        if not topic.partition_count:
-            if key is None and partition is None and self.encodes_unknown(topic):
-                return topic.roaming_queue
-            return None
+        """Return the queue that must have room; None if it is not known before the record is serialized."""
         if self._options.serializes:
             return topic.partitions.get(partition) if partition is not None else None
         return self.queue_for(topic, key, partition)
@@ -269,25 +269,6 @@ class Queues:
             f"{topic.name} holds {topic.held} of {self._options.buffer_memory} bytes of records not yet acknowledged"
             f"{here}, and {self._options.buffer_memory - self._budget.held} bytes are free{self._trouble()}"
         )
-
-    def keep_rows(
-        self,
-        topic_name: str,
-        records: int,
-        size: int,
-        timestamp: Milliseconds,
-        encode: Callable[[int], list[EncodedRows]],
-    ) -> WaitingRows | None:
-        """Keep rows of a table for a topic whose partitions are unknown, in order with `send`'s records. Return None,
-        and keep nothing, if the partitions are known by now."""
-        self.check_interrupted()
-        with self.lock:
-            topic = self._topic(topic_name)
-            while not topic.partition_count and not topic.has_room_for(size):
-                self._wait_for_room(topic, None, size)
-            if topic.partition_count:
-                return None
-            return self.waiting_room.add_rows(topic, records, size, timestamp, encode)
 
     def _topic(self, name: str) -> TopicQueues:
         if (refusal := self.refusal) is not None:
@@ -321,17 +302,29 @@ class Queues:
         """Return the owned partitions of the topic; None: none, and records may go to any."""
         return self._owned.get(topic_name)
 
-    def enqueue(self, topic_name: str, partition: int, builder: BatchBuilder) -> ProducerBatch:
-        """Add a complete batch behind what the partition's queue holds."""
+    def enqueue(
+        self, topic_name: str, partition: int, builder: BatchBuilder, named: dict[int, int] | None = None
+    ) -> ProducerBatch:
+        """Add a complete batch behind what the partition's queue holds. `named`: the partitions that its records name,
+        for a topic whose partitions are unknown."""
         self.check_interrupted()
         with self.lock:
-            topic = self._topics[topic_name]
-            if (refusal := self.refusal) is not None:
-                raise refusal.fresh()
-            queue = topic.queue(partition)
+            topic = self._topic(topic_name)
+            queue = topic.roaming_queue if partition == UNDESIGNATED else topic.queue(partition)
             if not topic.has_room_for(builder.size, queue):
                 self._wait_for_room(topic, queue, builder.size)
-            return self.add_whole(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+            if named is not None and not topic.partition_count:
+                self.to_be_placed(topic)
+            if queue.open is not None:
+                self._seal(queue)
+            batch = self._add_whole(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+            self._wake()
+            batch.routing = named
+            if named is not None and topic.partition_count:  # by now
+                self._place(batch, topic.partition_count)
+        if batch.moved is not None:
+            batch.tell_moved()
+        return batch
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
@@ -368,8 +361,8 @@ class Queues:
             if target in self.unsettled:
                 return target
             targets.pop()
-            if isinstance(target, Unplaced):
-                targets.extend(target.moved_into)
+            if target.moved is not None:
+                targets.extend(run.settlement for run in target.moved.runs)
         return None
 
     @contextmanager
@@ -430,14 +423,7 @@ class Queues:
         holder may not exist here."""
         self.settling._at_fork_reinit()  # type: ignore[attr-defined]
         for batch in self.unsettled:
-            if isinstance(batch, ProducerBatch):
-                for each in (batch, *(batch.parts or ())):
-                    each.leave_to_parent()
-        for topic in self._topics.values():
-            left = EarlyFailure(self.settling, topic.name, len(topic.waiting))
-            left.leave_to_parent()
-            for index, waiting in enumerate(topic.waiting):
-                waiting.ticket.settlement, waiting.ticket.index = left, index
+            batch.leave_to_parent()
 
     # --- the send thread ---
 
@@ -456,7 +442,64 @@ class Queues:
 
     def topics_to_place(self) -> list[TopicQueues]:
         with self.lock:
-            return list(self.waiting_room.topics)
+            return list(self.to_place)
+
+    def place(self, topic: TopicQueues, count: int) -> None:
+        """Move the batches that were encoded before the topic's partitions were known, in order. Later records go to
+        their partitions directly."""
+        queue, placed = topic.roaming_queue, list[ProducerBatch]()
+
+        def place_next(*, was_open: bool = False) -> bool:
+            for batch in queue.sealed:
+                if batch.routing is not None or topic.only_partition(count) is not None:
+                    placed.append(batch)
+                    self._place(batch, count, was_open=was_open)
+                    return True
+            return False
+
+        for _ in range(len(queue.sealed)):  # one by one: callers take the lock in between
+            with self.lock:
+                place_next()
+        with self.lock:
+            while place_next():
+                pass
+            if queue.open is not None and (queue.open.routing is not None or topic.only_partition(count) is not None):
+                self._seal(queue)
+                place_next(was_open=True)
+            topic.know(count)
+            topic.admit()
+            if not topic.waiting:
+                self.to_place.pop(topic, None)
+            self.something_settled.notify_all()
+            self.room.notify_all()
+        for batch in placed:
+            if batch.moved is not None:
+                batch.tell_moved()  # runs callbacks of failed records, so not under the lock
+
+    def seal_open(self, queue: PartitionQueue) -> None:
+        """Add no more records to the open batch of the queue."""
+        with self.lock:
+            if queue.open is not None:
+                self._seal(queue)
+
+    def drop_if_done(self, topic: TopicQueues) -> bool:
+        """Forget a topic of which nothing waits for its partitions any more: it has expired or failed. Return whether
+        that is so."""
+        with self.lock:
+            if topic.waiting or topic.roaming_queue:
+                return False
+            self.to_place.pop(topic, None)
+            if topic.unplaced is not None:  # a signal handler has ended the `send` that made it
+                self.no_longer_unsettled(topic.unplaced)
+                topic.unplaced = None
+            return True
+
+    def no_longer_unsettled(self, settlement: Settlement) -> None:
+        """Take note that it is settled, and what follows from that is done; or that its records have moved."""
+        with self.lock:
+            self.unsettled.pop(settlement, None)
+            self.something_settled.notify_all()
+            self.room.notify_all()
 
     def topics(self) -> list[str]:
         with self.lock:
@@ -504,14 +547,6 @@ class Queues:
         nothing to do, so that the send thread need not look at it again."""
         batch.encoded = None
         batch.builder = None
-        whole = batch.whole
-        if whole is not None:
-            assert whole.parts is not None
-            self.schedule.changed(batch.queue)
-            if all(part.settled for part in whole.parts):
-                whole.deliver(UNKNOWN_OFFSET)
-                self.settled(whole, may_rest=may_rest)
-            return
         with self.lock:
             self._release(batch, may_rest=may_rest)
             if self._callers_blocked:
@@ -519,14 +554,10 @@ class Queues:
 
     def all_settled(self, batches: list[ProducerBatch]) -> None:
         """Release the memory of settled batches, as `settled` does, in one step."""
-        for batch in batches:
-            if batch.whole is not None:
-                self.settled(batch, may_rest=True)
         with self.lock:
             for batch in batches:
-                if batch.whole is None:
-                    batch.encoded = batch.builder = None
-                    self._release(batch, may_rest=True)
+                batch.encoded = batch.builder = None
+                self._release(batch, may_rest=True)
             if self._callers_blocked:
                 self.room.notify_all()
 
@@ -542,26 +573,39 @@ class Queues:
             self.something_settled.notify_all()
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Split a batch that is too large for the server into two halves. It is settled when both are."""
+        """Split a batch that is too large for the server into two halves."""
         assert batch.encoded is not None
         records = decode_batch(batch.encoded)
         middle = len(records) // 2
         return self.divide(batch, [records[:middle], records[middle:]])
 
     def divide(self, batch: ProducerBatch, shares: Iterable[Sequence[Record]]) -> list[ProducerBatch]:
-        """Split a batch into one batch per share. It is settled when all of them are."""
-        parts = []
+        """Move a batch's records into one batch per share."""
+        queue, parts, runs, at = batch.queue, list[ProducerBatch](), list[Run](), 0
         for share in shares:
-            part = ProducerBatch(self.settling, batch.queue, batch.opened, batch.deadline)
+            part = ProducerBatch(self.settling, queue, batch.opened, batch.deadline)
             part.builder = BatchBuilder()
             for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
-            part.count = len(share)
-            part.whole = batch
+            part.count, part.charged, part.roams = len(share), part.builder.size, batch.roams
             parts.append(part)
-        batch.parts = parts
-        batch.encoded = batch.builder = None
+            runs.append(Run(at, at + part.count, part, 0))
+            at += part.count
+        with self.lock:
+            queue.topic.charge(sum(part.charged for part in parts) - batch.charged, queue)
+            self.unsettled.update(dict.fromkeys(parts))
+            self._has_moved(batch, Moved(runs))
+        if batch.roams:
+            queue.topic.roaming += len(parts) - 1
+        batch.tell_moved()
         return parts
+
+    def _has_moved(self, batch: ProducerBatch, moved: Moved) -> None:
+        batch.moved = moved
+        batch.encoded = batch.builder = None
+        self.unsettled.pop(batch, None)
+        if batch in self._awaited:
+            self.something_settled.notify_all()
 
     def grow(self, topic_name: str, partition_count: int) -> None:
         """Note a new number of partitions: the topic has grown, or was recreated."""
@@ -601,7 +645,7 @@ class Queues:
         found: dict[str, int] = {}
         with self.lock:
             for topic in self._topics.values():
-                found[topic.name] = sum(waiting.records for waiting in topic.waiting)
+                found[topic.name] = len(topic.waiting)
             for batch in self.unsettled:
                 if isinstance(batch, ProducerBatch):
                     found[batch.topic_name] += batch.records_left
@@ -614,20 +658,16 @@ class Queues:
 
     # --- with the lock held ---
 
-    def encodes_unknown(self, topic: TopicQueues) -> bool:
-        """Return whether a record without key and partition is encoded at once, although the topic's partitions are
-        unknown: any of them will do, and no earlier record of the topic is kept, which it could overtake."""
-        options = self._options
-        return not (
-            topic.waiting
-            or options.serializes
-            or options.partitioner is not None
-            or self.needs_partitions
-            or topic.owned is not None
-        )
+    def to_be_placed(self, topic: TopicQueues) -> None:
+        """Have the send thread find out the topic's partitions."""
+        if topic not in self.to_place:
+            self.to_place[topic] = None
+            self._wake()
 
     def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count
+        if not count:
+            return topic.roaming_queue
         is_named = partition is not None
         if partition is None:
             if self._options.partitioner is not None:
@@ -655,32 +695,132 @@ class Queues:
         headers: Headers | None,
         timestamp: Milliseconds,
         size: int,
+        partition: int | None = None,
     ) -> Ticket:
-        """Append to the open batch, or to a new one: then the send thread has to be woken."""
-        batch, builder = queue.open, queue.builder
+        """Append to the open batch, or to a new one: then the send thread has to be woken. `partition`: as the caller
+        has named it."""
+        batch, builder, named_at = queue.open, queue.builder, -1
         try:
             if batch is None or builder is None:
                 batch = self._open(queue)
             elif builder.size + size > self._options.batch_size:
                 self._seal(queue)
-                builder.work_ahead(self._options.codec, self._options.compression_level)
+                if batch.routing is None:
+                    builder.work_ahead(self._options.codec, self._options.compression_level)
                 batch = self._open(queue)
+            if not queue.topic.partition_count:
+                named_at = self._note_route(queue, batch, key, partition)
             index = queue.append(queue.topic, key, value, timestamp, headers)
         except BaseException:
+            if named_at >= 0 and queue.builder is not None and queue.builder.count == named_at:
+                assert batch is not None
+                assert batch.routing is not None
+                del batch.routing[named_at]
             self._unopen(queue)
             raise
+        if 0 <= named_at < index:  # another thread's record came in between
+            assert batch.routing is not None
+            batch.routing[index] = batch.routing.pop(named_at)
         return Ticket(batch, index, timestamp)
 
-    def add_whole(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
-        """Add a complete batch behind what the queue holds."""
+    def _note_route(self, queue: PartitionQueue, batch: ProducerBatch, key: Any, partition: int | None) -> int:
+        """Take note of what decides about the partition of the next record, because the topic's are unknown. Return the
+        record's index if it names one; otherwise −1."""
+        self.to_be_placed(queue.topic)
+        if batch.routing is None and (
+            key is not None or partition is not None or self._options.partitioner is not None or self.needs_partitions
+        ):
+            batch.routing = {}
+        queue.topic.takes_keys = batch.routing is not None
+        if partition is None:
+            return -1
+        assert batch.routing is not None
+        assert queue.builder is not None
+        batch.routing[at := queue.builder.count] = partition
+        return at
+
+    def _place(self, batch: ProducerBatch, count: int, *, was_open: bool = False) -> None:
+        """Move a sealed batch of the undesignated queue to where its records belong, now that the topic has `count`
+        partitions. One that was open until now may take more records."""
+        queue = batch.queue
+        topic, only = queue.topic, queue.topic.only_partition(count)
+        queue.take(queue.sealed.index(batch))
+        if batch.routing is None:
+            assert only is not None
+            self._place_whole(batch, topic.queue(only), was_open=was_open)
+            return
+        routes = route(batch, topic, count, self._options, needs_partitions=self.needs_partitions)
+        target = routes.groups[0].target
+        if len(routes.groups) == 1 and isinstance(target, PartitionQueue):
+            batch.routing = None
+            self._place_whole(batch, target, was_open=was_open)
+            return
+        topic.charge(-batch.charged, queue)
+        runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group)]
+        self._has_moved(batch, Moved(runs, routes.order))
+
+    def _place_whole(self, batch: ProducerBatch, queue: PartitionQueue, *, was_open: bool) -> None:
+        batch.queue.topic.move(batch.charged, batch.queue, queue)
+        batch.queue = queue
+        if was_open and queue.open is None:
+            assert batch.builder is not None
+            queue.begin(batch, batch.builder)
+            batch.builder = None
+            self.changed[queue] = None
+            return
         if queue.open is not None:
             self._seal(queue)
+        self.add(queue, batch)
+
+    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup) -> Iterator[Run]:
+        """Encode some records of a batch into the open batch of their partition, or of none; fail those without a
+        partition. Yield where they are."""
+        queue, at, stop = group
+        if isinstance(queue, Exception):
+            yield Run(at, stop, *self.fail_early(batch.queue.topic, queue, stop - at))
+            return
+        limit = self._options.batch_size
+        while at < stop:
+            if queue.index == UNDESIGNATED:  # its open batch may get records that have a partition
+                builder = BatchBuilder()
+                after = builder.append_columns(routes.source, at, stop, timestamp=0, rows=routes.order, limit=limit)
+                yield Run(at, after, self._add_whole(queue, builder, batch.deadline), 0)
+                at = after
+                continue
+            target = queue.open or self._open(queue)
+            assert queue.builder is not None
+            index, size = queue.builder.count, queue.builder.size
+            after = queue.builder.append_columns(routes.source, at, stop, timestamp=0, rows=routes.order, limit=limit)
+            queue.topic.charge(queue.builder.size - size, queue)
+            if after == at:
+                self._seal(queue)
+                continue
+            target.opened = min(target.opened, batch.opened)
+            target.deadline = min(target.deadline, batch.deadline)
+            yield Run(at, after, target, index)
+            at = after
+
+    def fail_early(self, topic: TopicQueues, error: Exception, records: int) -> tuple[EarlyFailure, int]:
+        """Fail records that have no partition. Return their place."""
+        if not isinstance(error, FencepostError):
+            cause = error
+            error = SendFailed(f"{type(cause).__name__}: {cause}", persisted="no", topic=topic.name)
+            error.__cause__ = cause
+        if isinstance(error, SendFailed):
+            error.count = records
+        early = EarlyFailure(self.settling, topic.name, records)
+        early.fail(error)  # before any ticket has it, so that no callback runs under the lock
+        self.unsettled[early] = None
+        self.early_failures.append(early)
+        return early, 0
+
+    def _add_whole(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
+        """Add a complete batch behind the sealed ones."""
         batch = ProducerBatch(self.settling, queue, self._clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
         queue.topic.charge(builder.size, queue)
         self.unsettled[batch] = None
         self.add(queue, batch)
-        self._wake()
         return batch
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:

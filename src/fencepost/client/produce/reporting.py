@@ -84,13 +84,13 @@ def _of_queue(queue: PartitionQueue, batches: list[ProducerBatch], metadata: Met
 
 
 def _of_waiting(topic: TopicQueues, options: ProducerOptions, now: float) -> PartitionStats:
-    """Return the stats of records that wait for their topic's partitions, or to be serialized."""
+    """Return the stats of records that wait to be serialized."""
     waiting = tuple(topic.waiting)
     accepted = min((each.deadline for each in waiting), default=now) - options.delivery_timeout
     return PartitionStats(
         topic=topic.name,
         partition=UNDESIGNATED,
-        records=sum(each.records for each in waiting),
+        records=len(waiting),
         bytes=sum(each.charged for each in waiting),
         oldest=now - accepted,
         in_flight=0,

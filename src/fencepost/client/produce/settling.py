@@ -12,7 +12,7 @@ from typing import Any
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.produce.lanes import Acknowledged, WriteLanes
-from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch, TopicQueues
+from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import Failures, Settlement
 from fencepost.core.producers.enlist import Enlisted
@@ -92,9 +92,7 @@ class Settling:
         self._has_roamed(batch)
 
     def _has_roamed(self, batch: ProducerBatch) -> None:
-        """Count a settled batch of the undesignated queue, or its parts, once."""
-        while batch.whole is not None:  # a part may have been split once more
-            batch = batch.whole
+        """Count a settled batch of the undesignated queue, once."""
         if batch.roams and batch.settled:
             batch.queue.topic.roaming -= 1
             batch.roams = False
@@ -122,23 +120,12 @@ class Settling:
     def note_early_failures(self) -> None:
         """Handle records that failed before they had a batch. Call it right after they may have failed, because a
         caller may wait for them to be settled."""
-        while self._queues.waiting_room.failures:
-            early = self._queues.waiting_room.failures.popleft()
+        while self._queues.early_failures:
+            early = self._queues.early_failures.popleft()
             self._failed(early)
-            self._queues.waiting_room.noted(early)
+            self._queues.no_longer_unsettled(early)
 
     # --- deadlines (PROD-8) ---
-
-    def expire_waiting(self, topic: TopicQueues, now: float) -> None:
-        """Fail the records that have waited too long for their topic's partitions."""
-        if topic.waiting and topic.waiting[0].deadline <= now:
-            known = self._metadata.topics.get(topic.name)
-            refusal = Refusal(now, known.error, None) if known is not None and known.error else None
-            error = self._expired("no answer about the topic", refusal, persisted="no", topic=topic.name)
-            self._queues.waiting_room.fail_waiting(topic, error, expired_at=now)
-            self.note_early_failures()
-        if topic.waiting:
-            self._state.due(topic.waiting[0].deadline, now)
 
     def expire(self, queue: PartitionQueue, now: float) -> None:
         """Fail the batches of a queue whose time is over, sent or not, answered or not."""
@@ -152,8 +139,7 @@ class Settling:
                 self.fail(sent.batch, self._batch_expired("not acknowledged", sent.batch, persisted))
         while (batch := queue.first_to_expire()) is not None and batch.deadline <= now:
             if self._queues.withdraw(queue, batch):
-                what = "not sent" if queue.topic.partition_count else "no answer about the topic"
-                self.fail(batch, self._batch_expired(what, batch, "no"))
+                self.fail(batch, self._unsent_expired(batch, now))
 
     def expire_uncommitted(self, lanes: WriteLanes, now: float) -> None:
         """Fail an owner's acknowledged batches that wait too long for the coordinator to commit them."""
@@ -162,6 +148,13 @@ class Settling:
                 error = self._batch_expired("not committed", batch, persisted)
                 self.fail(batch, error, restart_lane=persisted == "no")
             self._state.due(lane.expires_at, now)
+
+    def _unsent_expired(self, batch: ProducerBatch, now: float) -> Expired:
+        if batch.queue.topic.partition_count:
+            return self._batch_expired("not sent", batch, "no")
+        known = self._metadata.topics.get(batch.topic_name)
+        refusal = Refusal(now, known.error, None) if known is not None and known.error else None
+        return self._expired("no answer about the topic", refusal, persisted="no", **batch.where)
 
     def _batch_expired(self, what: str, batch: ProducerBatch, persisted: Persisted) -> Expired:
         return self._expired(what, self._state.last_refusal(batch), persisted=persisted, **batch.where)
@@ -195,7 +188,7 @@ class Settling:
 
     def _fail_unplaced(self, cause: FencepostError) -> None:
         for topic in self._queues.topics_to_place():
-            self._queues.waiting_room.fail_waiting(topic, _same_failure(cause, "no", topic=topic.name))
+            self._queues.waiting_room.fail(topic, _same_failure(cause, "no", topic=topic.name))
         self.note_early_failures()
 
     def kept_out(self, address: Address | None, error: FencepostError) -> None:
@@ -252,15 +245,11 @@ class Settling:
 
     def fail_the_rest(self, cause: FencepostError) -> None:
         """After a bug: fail the batches that are in no queue and no flight."""
-        to_fail = self._queues.list_unsettled()
-        while to_fail:
-            settlement = to_fail.pop(0)
-            if not isinstance(settlement, ProducerBatch):
-                self._queues.waiting_room.noted(settlement)
-            elif settlement.parts is not None:
-                to_fail += [part for part in settlement.parts if not part.settled]
-            else:
+        for settlement in self._queues.list_unsettled():
+            if isinstance(settlement, ProducerBatch):
                 self.fail_with(settlement, cause, "unknown", restart_lane=False)
+            else:
+                self._queues.no_longer_unsettled(settlement)
 
     # --- the end of the producer ---
 

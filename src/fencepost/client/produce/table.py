@@ -4,8 +4,8 @@ Each chunk's rows are grouped by partition, and encoded batch by batch straight 
 behind the partition's open one, which keeps the order with earlier and later records. A table is checked before its
 first row is accepted.
 
-If the topic's partitions are unknown (PROD-1, PROD-5), the rows wait in order with `send`'s records, and the send
-thread encodes them later. The ticket then reports a partition that does not exist.
+If the topic's partitions are unknown (PROD-1, PROD-5), the rows are encoded in their order, and divided among the
+partitions later, like `send`'s records. The ticket then reports a partition that does not exist.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import (
     NAME_THE_PARTITION,
     RECORD_OVERHEAD,
+    UNDESIGNATED,
     EncodedRows,
-    ProducerBatch,
     RowNumbers,
-    WaitingRows,
     no_partition,
 )
 from fencepost.client.produce.queues import Queues, check_fits_memory
@@ -55,7 +54,7 @@ _MISSING, _PERSISTED, _UNKNOWN = range(3)
 """What is known of a row, as a byte."""
 _RUNS = re.compile(rb"\x00+|\x01+|\x02+")
 _SMALLEST_PIECE = 4096
-"""Minimum bytes of the rows that wait together for their topic's partitions."""
+"""Bytes of a batch, at least, that a table is cut into where memory is scarce."""
 
 
 class DeliveredRun(NamedTuple):
@@ -69,26 +68,32 @@ class DeliveredRun(NamedTuple):
 
 
 class TablePart(NamedTuple):
-    """The rows of a table that share a batch, or that had none when they were accepted."""
+    """Rows of a table that are side by side in a batch."""
 
-    waits: Ticket | WaitingRows
-    """The ticket of the batch's first record, or the rows that wait for their topic's partitions."""
+    batch: Settlement
+    at: int
+    """The first row's record in the batch."""
     rows: RowNumbers
 
-    def batches(self) -> Iterator[tuple[Ticket, RowNumbers]]:
-        """Yield one ticket per batch. Rows that waited have all their tickets once the first is settled."""
-        if isinstance(self.waits, Ticket):
-            yield self.waits, self.rows
-            return
-        yield self.waits.ticket, self._rows_of_batch(0)
-        for number, ticket in enumerate(self.waits.tickets[1:], 1):
-            yield ticket, self._rows_of_batch(number)
+    def moved(self) -> list[TablePart]:
+        """Return the same rows where they are since their batch was divided."""
+        moved = self.batch.moved
+        assert moved is not None
+        if moved.order is not None:  # it had these rows only
+            order, first = bytes(moved.order), self.rows.first + self.rows.start
+            return [TablePart(run.settlement, run.at, RowNumbers(first, order, *run[:2])) for run in moved.runs]
+        found = []
+        for run in moved.runs:
+            start, stop = max(run.start, self.at), min(run.stop, self.at + self.rows.number)
+            if start < stop:
+                rows = self.rows.piece(start - self.at, stop - self.at)
+                found.append(TablePart(run.settlement, run.at + start - run.start, rows))
+        return found
 
-    def _rows_of_batch(self, number: int) -> RowNumbers:
-        assert isinstance(self.waits, WaitingRows)
-        encoded = self.waits.encoded or ()
-        is_placed = len(encoded) == len(self.waits.tickets)  # otherwise all of them failed together
-        return encoded[number].rows if is_placed else self.rows
+    @property
+    def ticket(self) -> Ticket:
+        """A ticket of the first row."""
+        return Ticket(self.batch, self.at, NO_TIMESTAMP)
 
 
 class BulkTicket:
@@ -99,20 +104,24 @@ class BulkTicket:
         self._table_rows = table_rows
 
     def done(self) -> bool:
-        return all(ticket.done() for ticket, _ in self._all())
+        return all(part.ticket.done() for part in self._all())
 
     def result(self, timeout: float | None = None) -> tuple[DeliveredRun, ...]:
         """Wait for the answers. Return the records' places, or raise `exception`."""
         failure = self.exception(timeout)
         if failure is not None:
             raise failure.fresh()
-        return tuple(run for ticket, _ in self._all() for run in _runs(ticket))
+        return tuple(_run(part) for part in self._all())
 
     def exception(self, timeout: float | None = None) -> FencepostError | None:
         """Wait for the answers. Return None if all rows are in the log; otherwise an error for the whole table, of the
         first failure's kind, whose `rows` says which rows are there. Its `persisted` is "partly" if some are."""
         self._wait(timeout)
-        failures = [failure for ticket, _ in self._all() for failure in _failures(ticket.settlement)]
+        failures = []
+        for batch, at, rows in self._all():
+            if batch.error is not None:
+                batch.look_at(at, at + rows.number)
+                failures.append(batch.error)
         if not failures:
             return None
         cause = next((error for error in failures if isinstance(error, Fenced)), failures[0])
@@ -131,36 +140,39 @@ class BulkTicket:
 
     def _wait(self, timeout: float | None) -> None:
         deadline = None if timeout is None else monotonic() + timeout
-        for ticket, _ in self._all():
-            ticket.exception(None if deadline is None else max(0.0, deadline - monotonic()))
+        for part in self._all():
+            part.ticket.exception(None if deadline is None else max(0.0, deadline - monotonic()))
 
     def _look(self) -> TableRows:
         marks = bytearray([_MISSING]) * self._table_rows
-        for ticket, rows in self._all():
-            at = 0
-            for settlement in _leaves(ticket.settlement):
-                rows.mark(marks, _mark(settlement.error), at, settlement.count)
-                at += settlement.count
+        for batch, _, rows in self._all():
+            rows.mark(marks, _mark(batch.error))
         found: dict[int, list[range]] = {_PERSISTED: [], _MISSING: [], _UNKNOWN: []}
         for run in _RUNS.finditer(marks):
             found[marks[run.start()]].append(range(run.start(), run.end()))
         return TableRows(tuple(found[_PERSISTED]), tuple(found[_MISSING]), tuple(found[_UNKNOWN]))
 
     def __await__(self) -> Generator[Any, None, tuple[DeliveredRun, ...]]:
-        for ticket, _ in self._all():
+        for part in self._all():
             try:
-                yield from ticket.__await__()
+                yield from part.ticket.__await__()
             except FencepostError:
                 continue  # wait for the others too; `result` raises it
         return self.result(0)
 
     def __len__(self) -> int:
         """Return the number of records."""
-        return sum(part.rows.stop - part.rows.start for part in self._parts)
+        return sum(part.rows.number for part in self._parts)
 
-    def _all(self) -> Iterator[tuple[Ticket, RowNumbers]]:
-        for part in self._parts:
-            yield from part.batches()
+    def _all(self) -> Iterator[TablePart]:
+        """Yield the rows batch by batch. If a batch is divided while the caller waits for it, yield its rows again."""
+        left = [*reversed(self._parts)]
+        while left:
+            part = left.pop()
+            if part.batch.moved is None:
+                yield part
+            if part.batch.moved is not None:
+                left += reversed(part.moved())
 
 
 class _TableSend(NamedTuple):
@@ -171,24 +183,10 @@ class _TableSend(NamedTuple):
     topic: str
     now_ms: Milliseconds
 
-    def keep(self, chunk: pa.RecordBatch, first: int) -> WaitingRows | None:
-        """Let the rows wait for the topic's partitions. Return None if these are known by now."""
-        import pyarrow as pa
-
-        size = HEADER_SIZE + chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows
-        # A copy: the buffers are the caller's, who may fill them again when `send_arrow` returns.
-        chunk = pa.ipc.read_record_batch(chunk.serialize(), chunk.schema)
-
-        def encode(count: int) -> list[EncodedRows]:
-            source = column_source(chunk)
-            chosen = _choose(self.queues, self.options, self.topic, chunk, source, count)
-            return list(self.encoded(source, first, chosen, count))
-
-        return self.queues.keep_rows(self.topic, chunk.num_rows, size, self.now_ms, encode)
-
     def encoded(self, source: ColumnSource, first: int, partitions: Any, count: int) -> Iterator[EncodedRows]:
         """Yield encoded batches with their partitions. `first`: the number of the chunk's first row in the table."""
-        limit, plain = self.options.batch_size, self.options.codec == NONE
+        plain = self.options.codec == NONE
+        limit = min(self.options.batch_size, max(_SMALLEST_PIECE, self.options.buffer_memory // 16))
         for partition, order, at, stop in _groups(source, partitions, count):
             while at < stop:
                 builder, start = BatchBuilder(limit), at
@@ -229,17 +227,18 @@ def send_table(
     first = 0
     try:
         check()
-        if not queues.partition_count(topic):
-            chunks, first = _keep_all(sending, chunks, parts)
-            sources = [column_source(chunk) for chunk in chunks]
         count = queues.partition_count(topic)
         chosen = [
-            _choose(queues, options, topic, chunk, source, count) for chunk, source in zip(chunks, sources, strict=True)
+            _choose(queues, options, topic, chunk, source, count) if count else UNDESIGNATED
+            for chunk, source in zip(chunks, sources, strict=True)
         ]
-        for source, partitions in zip(sources, chosen, strict=True):
+        for chunk, source, partitions in zip(chunks, sources, chosen, strict=True):
+            named = None if count else _named(chunk)
             for partition, builder, rows in sending.encoded(source, first, partitions, count):
-                ticket = Ticket(queues.enqueue(topic, partition, builder), 0, builder.base_timestamp)
-                parts.append(TablePart(ticket, rows))
+                names = named and {
+                    at: named[row] for at, row in enumerate(range(rows.start, rows.stop)) if row in named
+                }
+                parts.append(TablePart(queues.enqueue(topic, partition, builder, names), 0, rows))
             first += source.rows
     except BufferFull as error:
         error.accepted = BulkTicket(parts, table_rows)
@@ -297,24 +296,6 @@ def _plain(chunk: pa.RecordBatch) -> pa.RecordBatch:
         if column.type != chunk.schema.field(at).type:
             chunk = chunk.set_column(at, name, column)
     return chunk
-
-
-def _keep_all(
-    sending: _TableSend, chunks: list[pa.RecordBatch], parts: list[TablePart]
-) -> tuple[list[pa.RecordBatch], int]:
-    """Let the rows wait, in pieces that need room one by one. If the partitions become known, return the rest, and the
-    number of its first row in the table."""
-    first = 0
-    largest = max(_SMALLEST_PIECE, min(sending.options.max_request_size, sending.options.buffer_memory // 16))
-    for number, chunk in enumerate(chunks):
-        rows = max(1, chunk.num_rows * largest // (chunk.nbytes + RECORD_OVERHEAD * chunk.num_rows))
-        for at in range(0, chunk.num_rows, rows):
-            kept = sending.keep(chunk.slice(at, rows), first)
-            if kept is None:
-                return [chunk.slice(at), *chunks[number + 1 :]], first
-            parts.append(TablePart(kept, RowNumbers(first, None, 0, kept.records)))
-            first += kept.records
-    return [], first
 
 
 def _groups(source: ColumnSource, partitions: Any, count: int) -> Iterator[tuple[int, Any, int, int]]:
@@ -431,6 +412,14 @@ def _choose(
     return memoryview(chosen.buffers()[1])[4 * chosen.offset : 4 * (chosen.offset + len(chosen))]
 
 
+def _named(chunk: pa.RecordBatch) -> dict[int, int]:
+    """Return the partitions that rows name, by the row's number."""
+    if "partition" not in chunk.schema.names:
+        return {}
+    named = chunk.column("partition").cast("int64").to_pylist()
+    return {row: partition for row, partition in enumerate(named) if partition is not None}
+
+
 def _all_by_key(chunk: pa.RecordBatch) -> bool:
     """Tell if every row has a key, and none names a partition."""
     names = chunk.schema.names
@@ -455,23 +444,6 @@ def _check_partitions(chosen: pa.Array, count: int) -> None:
     if bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < count:
         wrong = bounds["min"] if bounds["min"] < 0 else bounds["max"]
         raise no_partition(wrong, count)
-
-
-def _leaves(settlement: Settlement) -> Iterator[Settlement]:
-    """Yield the batches into which a batch was split, in order; or itself."""
-    if isinstance(settlement, ProducerBatch) and settlement.parts is not None:
-        for part in settlement.parts:
-            yield from _leaves(part)
-    else:
-        yield settlement
-
-
-def _failures(settlement: Settlement) -> Iterator[FencepostError]:
-    """Yield the failures in a batch, and mark them as seen."""
-    for each in _leaves(settlement):
-        each.look_at_all()
-        if each.error is not None:
-            yield each.error
 
 
 def _mark(error: FencepostError | None) -> int:
@@ -505,8 +477,7 @@ def _of_table(cause: FencepostError, rows: TableRows, table_rows: int) -> Fencep
     return error
 
 
-def _runs(ticket: Ticket) -> Iterator[DeliveredRun]:
-    for settlement in _leaves(ticket.settlement):
-        where = settlement.outcome(Ticket(settlement, 0, ticket.timestamp))
-        assert isinstance(where, Delivered)
-        yield DeliveredRun(where.topic, where.partition, where.offset, settlement.count)
+def _run(rows: TablePart) -> DeliveredRun:
+    where = rows.batch.outcome(rows.ticket)
+    assert isinstance(where, Delivered)
+    return DeliveredRun(where.topic, where.partition, where.offset, rows.rows.number)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import logging
 import threading
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, SupportsIndex, TypeAlias
 
 from fencepost.errors import FencepostError, Persisted, SendFailed, TimedOut
-from fencepost.kernel import Place
+from fencepost.kernel import Place, group_rows
 from fencepost.types import NO_TIMESTAMP, Milliseconds
 
 if TYPE_CHECKING:
     import asyncio
+
+    from _typeshed import ReadableBuffer
 
 log = logging.getLogger("fencepost.producer")
 
@@ -71,6 +74,7 @@ class Settlement:
         "append_time",
         "base_offset",
         "error",
+        "moved",
         "settled",
     )
 
@@ -83,6 +87,8 @@ class Settlement:
         self._futures: Futures | None = None
         self._seen: set[int] | None = None
         self.settled = False
+        self.moved: Moved | None = None
+        """Set before it is settled, if its records have moved to batches of their partitions."""
         self.error: FencepostError | None = None
         self.base_offset = UNKNOWN_OFFSET
         self.append_time = NO_TIMESTAMP
@@ -121,18 +127,17 @@ class Settlement:
             return 0
         return self.count - (len(self._seen) if self._seen else 0)
 
-    def look_at_all(self) -> None:
-        """Mark all records as seen: a caller asked for all outcomes at once."""
-        if self.error is not None:
-            with self._lock:
-                self._seen = set(range(self.count))
-
-    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
+    def look_at(self, start: int, stop: int) -> None:
+        """Mark these records as seen: a caller has asked for their outcome."""
         if self.error is not None:
             with self._lock:
                 if self._seen is None:
                     self._seen = set()
-                self._seen.add(ticket.index)
+                self._seen.update(range(start, stop))
+
+    def outcome(self, ticket: Ticket) -> Delivered | FencepostError:
+        if self.error is not None:
+            self.look_at(ticket.index, ticket.index + 1)
             return self.error
         offset = self.base_offset + ticket.index if self.base_offset >= 0 else UNKNOWN_OFFSET
         timestamp = self.append_time if self.append_time != NO_TIMESTAMP else ticket.timestamp
@@ -196,30 +201,79 @@ class Settlement:
         for loop, waiting in futures.items():
             _tell(loop, waiting)  # one wake-up per loop and batch
 
+    def follow(self, ticket: Ticket) -> None:
+        """Give the ticket of a record that has moved its new place."""
+        with self._lock:
+            if ticket.settlement is self and self.moved is not None:
+                settlement, ticket.index = self.moved.place(ticket.index)
+                ticket.settlement = settlement
+
+    def tell_moved(self) -> None:
+        """Hand all callbacks and futures over to the batches that the records are in now."""
+        callbacks, futures = self._close()
+        for callback, ticket in callbacks:
+            if not ticket.where().call_back(callback, ticket):
+                _call_and_go_on(callback, ticket)
+        for waiting in futures.values():
+            for future, ticket in waiting:
+                if not ticket.where().resolve(future, ticket):
+                    _tell(future.get_loop(), [(future, ticket)])
+
+
+class Run(NamedTuple):
+    """Records of a batch that are side by side in their new one, too."""
+
+    start: int
+    stop: int
+    settlement: Settlement
+    at: int
+    """Index of the first one there."""
+
+
+class Moved:
+    """Where the records of a batch are now, that had no partition when they were accepted."""
+
+    __slots__ = ("_places", "order", "runs")
+
+    def __init__(self, runs: list[Run], order: ReadableBuffer | None = None) -> None:
+        self.runs = runs
+        self.order = order
+        """The records' numbers in the order of the runs, 32 bits each; None: they are in order."""
+        self._places: memoryview | None = None
+
+    def place(self, index: int) -> tuple[Settlement, int]:
+        if self.order is not None:
+            if self._places is None:
+                # Each number occurs once, so sorting them gives the inverse of the order.
+                self._places = memoryview(group_rows(self.order, self.runs[-1].stop)[0]).cast("i")
+            index = self._places[index]
+        run = self.runs[bisect_right(self.runs, index, key=_start) - 1]
+        return run.settlement, run.at + index - run.start
+
+
+def _start(run: Run) -> int:
+    return run.start
+
 
 class Unplaced(Settlement):
-    """A placeholder for the batch of records whose topic's partitions are not known yet.
+    """A placeholder for the batch of records that are to be serialized. They move before it is settled."""
 
-    It is never settled itself. When the records are moved, each ticket gets its batch, and callers that wait here go
-    on waiting there.
-    """
+    __slots__ = ("_before_waiting", "_trouble", "count", "topic_name")
 
-    __slots__ = ("_before_waiting", "_trouble", "moved_into")
-
-    topic_name = ""
     partition = -1
-    count = 0
 
     def __init__(
         self,
         lock: threading.RLock,
-        trouble: Callable[[], str] = str,
-        before_waiting: Callable[[], object] = bool,
+        topic_name: str,
+        trouble: Callable[[], str],
+        before_waiting: Callable[[], object],
     ) -> None:
         super().__init__(lock)
+        self.topic_name = topic_name
+        self.count = 0
         self._trouble = trouble
         self._before_waiting = before_waiting
-        self.moved_into: list[Settlement] = []
 
     def trouble(self) -> str:
         return self._trouble()
@@ -229,17 +283,6 @@ class Unplaced(Settlement):
             self._before_waiting()
         return super().wait(timeout)
 
-    def moved(self) -> None:
-        """Hand all callbacks and futures over to the batches that the tickets now have."""
-        callbacks, futures = self._close()
-        for callback, ticket in callbacks:
-            if not ticket.settlement.call_back(callback, ticket):
-                _call_and_go_on(callback, ticket)
-        for waiting in futures.values():
-            for future, ticket in waiting:
-                if not ticket.settlement.resolve(future, ticket):
-                    _tell(future.get_loop(), [(future, ticket)])
-
 
 class Ticket(Place):
     """A record that `send` accepted. It is settled when the server has answered."""
@@ -248,8 +291,15 @@ class Ticket(Place):
 
     settlement: Settlement
 
+    def where(self) -> Settlement:
+        """Return the batch that the record is in now."""
+        while (settlement := self.settlement).moved is not None:
+            settlement.follow(self)
+        return settlement
+
     def done(self) -> bool:
-        return self.settlement.settled and not isinstance(self.settlement, Unplaced)
+        settlement = self.where()
+        return settlement.settled and settlement.moved is None
 
     def result(self, timeout: float | None = None) -> Delivered:
         """Wait for the answer. Return the record's place, or raise the error, which says whether it is persisted."""
@@ -267,8 +317,8 @@ class Ticket(Place):
         already."""
         if getattr(callback, "__module__", None) == "asyncio.tasks":  # no loop would notice that it was called
             raise TypeError("asyncio.wait takes futures, and no tickets: make one with asyncio.ensure_future(ticket)")
-        if not self.settlement.call_back(callback, self):
-            if isinstance(self.settlement, Unplaced):  # moved between the two
+        if not (settlement := self.where()).call_back(callback, self):
+            if settlement.moved is not None:  # between the two
                 self.add_done_callback(callback)
             else:
                 _call(callback, self)
@@ -277,7 +327,7 @@ class Ticket(Place):
         from asyncio import get_running_loop  # here, so that programs without asyncio do not load it
 
         future: asyncio.Future[Delivered] = get_running_loop().create_future()
-        while not self.settlement.resolve(future, self):
+        while not self.where().resolve(future, self):
             if self.done():
                 _resolve_all([(future, self)])
                 break
@@ -297,12 +347,12 @@ class Ticket(Place):
     def _outcome(self, timeout: float | None) -> Delivered | FencepostError:
         deadline = None if timeout is None else monotonic() + timeout
         while True:
-            settlement = self.settlement
+            settlement = self.where()
             left = None if deadline is None else max(0.0, deadline - monotonic())
             if not settlement.wait(left):
                 why = settlement.trouble()
                 raise TimedOut(f"the record was not settled within {timeout:g} s; it still may be{why}")
-            if settlement is self.settlement and not isinstance(settlement, Unplaced):
+            if settlement.moved is None:
                 return settlement.outcome(self)
 
 

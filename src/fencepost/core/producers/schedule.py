@@ -82,7 +82,6 @@ TOO_LATE_MAX: Final = 0.25
 """The last part of `delivery_timeout`, and its maximum in seconds, in which a batch is not sent for the first time."""
 
 NEVER: Final = float("inf")
-_NEVER_YET: Final = float("-inf")
 _STALE_DUE_TIMES: Final = 64
 """Due times without effect that may be in the heap, beside two per active partition."""
 
@@ -164,7 +163,7 @@ READY: Final = (Action.SEND, Action.RESEND)
 class _Entry(Generic[QueueT]):
     """An active partition: where it stands in line, and when it is due."""
 
-    __slots__ = ("action", "decided_at", "due_at", "in_line", "is_large", "queue", "since")
+    __slots__ = ("action", "due_at", "in_line", "is_large", "queue", "since")
 
     def __init__(self, queue: QueueT) -> None:
         self.queue = queue
@@ -174,8 +173,7 @@ class _Entry(Generic[QueueT]):
         """Its place in the order in which partitions became ready; 0: it is not ready."""
         self.due_at = NEVER
         self.action = Action.WAIT
-        self.decided_at = _NEVER_YET
-        """The last decision."""
+        """The last decision. It holds until something changes, or the partition is due."""
 
 
 class _TopicLine(Generic[QueueT]):
@@ -392,7 +390,7 @@ class Schedule(Generic[QueueT]):
     def hurry(self, is_hurried: bool) -> None:
         """Take note whether somebody waits for records."""
         if is_hurried and not self.is_hurried:
-            self._changed.update(dict.fromkeys(self._entries))
+            self._changed.update((queue, None) for queue, entry in self._entries.items() if entry.in_line is None)
         self.is_hurried = is_hurried
 
     def leaders_changed(self, leader_of: Callable[[QueueT], int]) -> None:
@@ -446,9 +444,11 @@ class Schedule(Generic[QueueT]):
         return list(changed)
 
     def decided(self, queue: QueueT, now: float) -> Action | None:
-        """Return what `decide` has said in this turn, if nothing has changed since."""
+        """Return what `decide` has said, if nothing has changed since, and no batch of the partition expires soon."""
         entry = self._entries.get(queue)
-        return entry.action if entry is not None and entry.decided_at == now and queue not in self._changed else None
+        if entry is None or queue in self._changed or entry.due_at - now <= self._too_late:
+            return None
+        return entry.action
 
     def decide(self, queue: QueueT, now: float) -> Decision:
         """The rule for one partition."""
@@ -518,7 +518,7 @@ class Schedule(Generic[QueueT]):
         entry = self._entries.get(queue)
         if entry is None:
             entry = self._entries[queue] = _Entry(queue)
-        entry.action, entry.decided_at = decision.action, now
+        entry.action = decision.action
         if decision.action is not Action.SEND and decision.action is not Action.RESEND:
             if entry.in_line is not None:
                 entry.in_line.remove(entry)
@@ -540,7 +540,7 @@ class Schedule(Generic[QueueT]):
         """Take note that a batch of the partition was sent: it goes behind the others."""
         entry = self._entries.get(queue)
         if entry is not None:
-            entry.since, entry.decided_at = 0, _NEVER_YET
+            entry.since, entry.action = 0, Action.WAIT
             if deadline < entry.due_at:
                 self._note_due(entry, deadline)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from fencepost.client.produce.partition_queue import PartitionQueue
+from fencepost.client.produce.partition_queue import PartitionQueue, TopicQueues
 from fencepost.client.produce.queues import RECORDS_BEFORE_GIVING_WAY
 from fencepost.client.produce.table import BulkTicket, send_table
 from fencepost.client.produce.ticket import Ticket, Unseen
@@ -212,7 +212,7 @@ def test_a_caller_of_a_new_topic_gives_way_so_that_its_partitions_become_known(
 
     monkeypatch.setattr("fencepost.client.produce.queues.give_way", given_way)
     for _ in range(3 * RECORDS_BEFORE_GIVING_WAY):
-        producer.send("t", b"y", key=b"k")
+        producer.send("t", b"y", partition=0)
     assert free == [True, True, True]
     producer.settle()
 
@@ -233,24 +233,29 @@ def test_a_record_that_never_fits_the_memory_is_refused_at_once() -> None:
 def test_no_later_record_enters_a_partition_while_those_that_waited_are_being_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """PROD-5. The caller's thread sends between any two of the records that the send thread moves."""
+    """PROD-5. The caller's thread sends between any two of the batches that the send thread moves."""
     on = cluster(t=1)
-    producer = SteppedProducer(on)
-    for i in range(3):
-        producer.send("t", b"%d" % i, key=b"k")
+    producer = SteppedProducer(on, batch_size=120)
+    for i in range(12):
+        producer.send("t", b"%02d" % i, key=b"k")
     queues = producer.sender.queues
-    append, delayed = queues.append, []
+    place, delayed, moved = queues._place, [], 0
 
-    def send_meanwhile(*record: Any) -> Ticket:
-        ticket = append(*record)
+    def send_meanwhile(*arguments: Any, **options: Any) -> None:
+        nonlocal moved
+        place(*arguments, **options)
+        moved += 1
         queues.intake.send("t", b"later")
-        return ticket
 
-    monkeypatch.setattr(queues, "append", send_meanwhile)
+    monkeypatch.setattr(queues, "_place", send_meanwhile)
     monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
     producer.settle()
-    assert on.values("t", 0) == [b"0", b"1", b"2"]
-    assert len(delayed) == 3
+    values = on.values("t", 0)
+    assert values[:12] == [b"%02d" % i for i in range(12)]
+    assert set(values[12:]) <= {b"later"}
+    assert moved > 2
+    assert delayed
+    assert len(delayed) + len(values) == 12 + moved
 
 
 def test_records_without_a_key_are_encoded_before_the_partitions_are_known() -> None:
@@ -270,15 +275,13 @@ def test_records_without_a_key_are_encoded_before_the_partitions_are_known() -> 
 
 
 @pytest.mark.parametrize("batch_size", [200, 1 << 20])
-def test_what_was_encoded_and_what_waits_keep_their_order_in_a_single_partition(batch_size: int) -> None:
-    """PROD-4, PROD-5: a record with a key must be kept until the partitions are known, and later ones behind it."""
+def test_records_with_and_without_a_key_keep_their_order_in_a_single_partition(batch_size: int) -> None:
+    """PROD-4, PROD-5."""
     on = cluster(t=1)
     producer = SteppedProducer(on, batch_size=batch_size)
     keys = [None, None, None, b"k", None, b"k", None]
     for number, key in enumerate(keys * 3):
         producer.send("t", b"%02d" % number, key=key)
-    (topic,) = producer.sender.queues._topics.values()
-    assert len(topic.waiting) == 18
     producer.settle()
     assert on.values("t", 0) == [b"%02d" % number for number in range(21)]
     assert producer.sender.queues.held == 0
@@ -311,18 +314,21 @@ def test_what_was_encoded_expires_while_nobody_answers_about_the_topic() -> None
     assert not producer.sender.queues.topics_to_place()
 
 
-def test_an_interrupted_send_to_a_new_topic_leaves_nothing_to_wait_for() -> None:
-    """A signal handler raises in `send`, after the topic has its placeholder and before that has its record."""
-    producer = SteppedProducer(cluster(t=1))
-    room, wake = producer.sender.queues.waiting_room, producer.network.wake
+@pytest.mark.parametrize("options", [{}, {"value_serializer": bytes}], ids=["encoded", "waits"])
+def test_an_interrupted_send_to_a_new_topic_leaves_nothing_to_wait_for(options: dict[str, Any]) -> None:
+    """A signal handler raises in `send`, after the topic has a batch or placeholder and before that has the record."""
+    producer = SteppedProducer(cluster(t=1), **options)
+    queues = producer.sender.queues
+    to_be_placed = queues.to_be_placed
 
-    def interrupted() -> None:
+    def interrupted(topic: TopicQueues) -> None:
+        to_be_placed(topic)
         raise KeyboardInterrupt
 
-    room._wake = interrupted
+    queues.to_be_placed = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         producer.send("t", b"first", partition=0)
-    room._wake = wake
+    queues.to_be_placed = to_be_placed  # type: ignore[method-assign]
     producer.settle()
     ticket = producer.send("t", b"second", partition=0)
     producer.settle()
@@ -608,7 +614,8 @@ def test_a_table_that_waited_says_on_its_ticket_that_a_partition_does_not_exist(
     producer.settle()
     with pytest.raises(SendFailed, match="there is no partition 7"):
         rows.result(0)
-    assert fine.result(0).offset == 0
+    assert rows.rows(0).persisted == (range(1),)
+    assert fine.result(0).offset == 1
     assert producer.sender.settling.failures.take() == NONE_FAILED  # somebody has looked
     assert producer.sender.queues.held == 0
 
