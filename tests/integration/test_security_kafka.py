@@ -11,7 +11,7 @@ import pytest
 
 from fencepost import Admin, Producer, Reader
 from fencepost.client.cluster.addresses import parse_address
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
@@ -86,7 +86,7 @@ def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, w
     settings = ClientSettings.from_config(config)
     with Admin(settings) as admin:
         assert admin.latest(topic) == {0: len(values)}
-    with BatchChannel.open(settings.servers[0], settings) as channel:
+    with BlockingConnection(settings.servers[0], settings) as channel:
         channel.send_fetch(topic, 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
         assert channel.receive_fetched().error_code == ErrorCode.NONE
 
@@ -99,7 +99,7 @@ def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker,
     settings = ClientSettings.from_config(config)
     ends = time.monotonic() + 4
     answers = 0
-    with BatchChannel.open(settings.servers[0], settings) as channel:
+    with BlockingConnection(settings.servers[0], settings) as channel:
         while time.monotonic() < ends:
             for _ in range(2):
                 channel.send_fetch("long-task", 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
 
 from fencepost import Admin
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
@@ -182,13 +181,12 @@ def test_a_commit_reads_all_targets_over_few_connections(
     server: TestedServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[object] = []
-    open_channel = BatchChannel.open
 
-    def counted(*where: Any) -> BatchChannel:
+    def counted(*where: Any) -> BlockingConnection:
         opened.append(where)
-        return open_channel(*where)
+        return BlockingConnection(*where)
 
-    monkeypatch.setattr(picked, "BatchChannel", SimpleNamespace(open=counted))
+    monkeypatch.setattr(picked, "BlockingConnection", counted)
     with Admin(server.address) as admin:
         admin.create_topic(name, 30)
     given = [frozen(number, 900) for number in range(60)]

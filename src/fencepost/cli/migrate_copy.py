@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.cli.migrate_checks import FILLER_KEY, FILLER_VALUE, CopyTarget
-from fencepost.cli.migrate_writer import OffsetWriter, markers
+from fencepost.cli.migrate_writer import MARKER_VERSION, OffsetWriter, markers
 from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
@@ -103,7 +103,7 @@ class _Worker:
         if Key.WRITE_TXN_MARKERS not in channel.versions:
             self._may_write_markers = False
             return False
-        answer = channel.ask(markers(channel, where, who, 1))
+        answer = channel.request(Key.WRITE_TXN_MARKERS, markers(where, who, 1), at_most=MARKER_VERSION)
         code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
         if code in _NOTHING_WRITTEN:
             self._may_write_markers = code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -13,10 +13,8 @@ of a record, and the copy cannot go on.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
-from fencepost.client.cluster.batch_channel import BatchChannel
-from fencepost.client.cluster.handshake import Question, choose_version
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.transactions.shared_writer import (
     LeaderChannels,
@@ -30,7 +28,7 @@ from fencepost.types import TopicPartition
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
 
-_MARKER_VERSION: Final = 1
+MARKER_VERSION: Final = 1
 """The next one says how strictly the epoch is checked, which matters to coordinators."""
 _REFUSED: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -40,9 +38,8 @@ _FIRST_PAUSE: Final = 0.01
 _LONGEST_PAUSE: Final = 1.0
 
 
-def markers(channel: BatchChannel, where: TopicPartition, who: Identity, count: int) -> Question:
+def markers(where: TopicPartition, who: Identity, count: int) -> dict[str, Any]:
     """Return the request that writes this number of markers to the leader, as coordinators do."""
-    version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
     marker = {
         "producer_id": who.pid,
         "producer_epoch": who.epoch,
@@ -50,7 +47,7 @@ def markers(channel: BatchChannel, where: TopicPartition, who: Identity, count: 
         "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
         "coordinator_epoch": 0,
     }
-    return Question(Key.WRITE_TXN_MARKERS, version, {"markers": [marker] * count})
+    return {"markers": [marker] * count}
 
 
 class _SentMarkers(SentBatch):
@@ -93,8 +90,8 @@ class OffsetWriter(PartitionWriter):
             return
         if self._channel is None:
             self._channel = self._channels.to_leader(self._where)
-        key, version, fields = markers(self._channel, self._where, sent.who, sent.number)
-        self._channel.send(key, version, [messages.encode_request(key, version, fields)])
+        key, fields = Key.WRITE_TXN_MARKERS, markers(self._where, sent.who, sent.number)
+        self._channel.send(key, lambda version: [messages.encode_request(key, version, fields)], at_most=MARKER_VERSION)
 
     def _receive(self) -> None:
         if not isinstance(self._unanswered[0], _SentMarkers):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.routing import Routes
@@ -107,8 +107,8 @@ class _Requests(Closing):
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
         self._leaders: dict[TopicPartition, Address] = {}
-        self._channels: dict[Address, BatchChannel] = {}
-        self._sent: deque[BatchChannel] = deque()
+        self._channels: dict[Address, BlockingConnection] = {}
+        self._sent: deque[BlockingConnection] = deque()
 
     def ask(self, wanted: Picked) -> None:
         channel = self._to_leader(wanted.where)
@@ -117,13 +117,13 @@ class _Requests(Closing):
         )
         self._sent.append(channel)
 
-    def _to_leader(self, where: TopicPartition) -> BatchChannel:
+    def _to_leader(self, where: TopicPartition) -> BlockingConnection:
         if where not in self._leaders:
             (leader,) = self._routes.leaders(where.topic, [where.partition])
             self._leaders[where] = Address(leader.host, leader.port)
         address = self._leaders[where]
         if address not in self._channels:
-            self._channels[address] = BatchChannel.open(address, self._routes.settings)
+            self._channels[address] = BlockingConnection(address, self._routes.settings)
         return self._channels[address]
 
     def answer(self) -> FetchedPartition:

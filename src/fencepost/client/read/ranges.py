@@ -13,7 +13,7 @@ from typing import Final
 
 from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.routing import Routes
@@ -67,17 +67,17 @@ def fetch(
 
     The first and the last batch may hold records outside the range, which the caller drops."""
     position = wanted.start
-    channel: BatchChannel | None = None
+    channel: BlockingConnection | None = None
     deadline = time.monotonic() + patience
 
-    def ask() -> BatchChannel:
+    def ask() -> BlockingConnection:
         nonlocal channel, leader
         if channel is None:
             asked = leader
             if asked is None:
                 (asked,) = routes.leaders(wanted.topic, [wanted.partition])
             leader = None  # if it fails, there may be another one
-            channel = BatchChannel.open(Address(asked.host, asked.port), routes.settings)
+            channel = BlockingConnection(Address(asked.host, asked.port), routes.settings)
         channel.send_fetch(
             wanted.topic, wanted.partition, position, max_bytes=max_bytes, max_wait_ms=_MAX_WAIT_MS, committed=committed
         )

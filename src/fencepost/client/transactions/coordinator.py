@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.errors import Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
