@@ -133,7 +133,7 @@ class Loop(Closing):
         self._connections: dict[Address, BrokerConnection] = {}
         self._unsent: list[tuple[BrokerConnection, Request]] = []
         """Requests to brokers whose connection is not ready yet."""
-        self._is_stopped = False
+        self._is_stopped = self._is_closed = False
 
     def load(self, address: Address) -> Load:
         known = self._connections.get(address)
@@ -172,6 +172,9 @@ class Loop(Closing):
         self._network.wake()
 
     def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = self._is_stopped = True
         for connection in list(self._connections.values()):
             connection.close()
         self._connections.clear()
@@ -206,7 +209,7 @@ class Loop(Closing):
 
     def _turn(self, timeout: float) -> None:
         """Wait for something to happen, for at most `timeout` seconds, and send what can be sent then."""
-        self._network.before_work()
+        self._network.before_work()  # from here on `stop` ends the wait
         if self._is_stopped:
             raise Unreachable("the client was closed before the answer came")
         connections, due_at = tuple(self._connections.values()), FOREVER
