@@ -10,12 +10,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from fencepost import Admin
-from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.stage_topic import TOPIC_PREFIX, clear_stage, open_stage
 from fencepost.client.micro_batch.targets import Target
-from fencepost.client.read import picked
+from fencepost.client.read import ranges
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
 from fencepost.core.micro_batch.staging import Staged, ends_of
@@ -180,13 +179,15 @@ def test_two_drivers_with_one_stage_write_each_batch_once(server: TestedServer, 
 def test_a_commit_reads_all_targets_over_few_connections(
     server: TestedServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[object] = []
+    opened: set[object] = set()
+    send = ranges._Requests.send
 
-    def counted(*where: Any) -> BlockingConnection:
-        opened.append(where)
-        return BlockingConnection(*where)
+    def counted(requests: ranges._Requests, *wanted: Any) -> None:
+        send(requests, *wanted)
+        if not requests._committed:  # single records, and not the sink's progress
+            opened.update(requests._connections.values())
 
-    monkeypatch.setattr(picked, "BlockingConnection", counted)
+    monkeypatch.setattr(ranges._Requests, "send", counted)
     with Admin(server.address) as admin:
         admin.create_topic(name, 30)
     given = [frozen(number, 900) for number in range(60)]

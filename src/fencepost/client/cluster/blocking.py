@@ -31,7 +31,7 @@ from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, 
 from fencepost.kernel import Buffer
 from fencepost.types import TopicPartition
 from fencepost.wire import hot, messages
-from fencepost.wire.apis import FETCH_BY_NAME, Key
+from fencepost.wire.apis import Key
 
 NEWEST_PRODUCE: Final = 10
 """Later versions answer a write outside its transaction with TRANSACTION_ABORTABLE, or add partitions implicitly."""
@@ -305,19 +305,6 @@ class BlockingConnection(Loop):
         version, body = self.receive()
         topics = hot.decode_produce_response(version, body).topics
         return [(topic.name, partition) for topic in topics for partition in topic.partitions]
-
-    def send_fetch(
-        self, topic: str, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int, committed: bool
-    ) -> None:
-        wanted = [hot.FetchTopic(topic, None, [hot.FetchPartition(partition, offset, max_bytes)])]
-        request = hot.FetchRequest(max_wait_ms, 1, max_bytes, int(committed), wanted)
-        self.send(Key.FETCH, lambda version: (hot.encode_fetch_request(version, request),), at_most=FETCH_BY_NAME)
-
-    def receive_fetched(self) -> hot.FetchedPartition:
-        version, body = self.receive()
-        answer = hot.decode_fetch_response(version, body)
-        raise_for(answer.error_code, f"fetching from {self.address}")
-        return answer.topics[0].partitions[0]
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:
