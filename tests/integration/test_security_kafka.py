@@ -115,7 +115,7 @@ def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker,
         while time.monotonic() < ends:
             for _ in range(2):
                 send_fetch(channel, "long-task", 0, max_wait_ms=0)
-            while channel.waiting:
+            while channel._sent:
                 assert received(channel) == ErrorCode.NONE
                 answers += 1
             # Left under way: the broker holds it back until there is more, or the time is over.

@@ -255,11 +255,6 @@ class BlockingConnection(Loop):
             self.close()
             raise
 
-    @property
-    def waiting(self) -> int:
-        """The number of answers that the caller has not received yet."""
-        return len(self._sent)
-
     def put(self, address: Address, request: Request) -> Request:
         self._connection.check_deadlines(time.monotonic())  # its session may be about to end
         self._put(self._connection, request)

@@ -24,7 +24,7 @@ from fencepost.client.cluster.handshake import (
 )
 from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.client.cluster.sockets import Ended, Link, Network
+from fencepost.client.cluster.sockets import ConnectionEnded, Link, Network
 from fencepost.core.broker_choice import Load
 from fencepost.core.producers.window import LITTLE, Window
 from fencepost.core.steps import Finished, advance
@@ -321,8 +321,8 @@ class BrokerConnection:
             raise
 
     def lost(self, error: FencepostError) -> None:
-        if isinstance(error, Ended) and self._pending:
-            error = Unreachable(
+        if isinstance(error, ConnectionEnded) and self._pending:
+            error = ConnectionEnded(
                 f"{error} before it answered {APIS[self._pending[0].key].name}; a server does this that is stopping, "
                 "or has as many connections as it may, or expects TLS or SASL"
             )

@@ -41,7 +41,7 @@ _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, count, by option name; not every system has them."""
 
 
-class Ended(Unreachable):
+class ConnectionEnded(Unreachable):
     """The peer has closed the connection."""
 
 
@@ -516,7 +516,7 @@ class SocketLink:
                 free = self._frames.free()
                 got = sock.recv_into(free)
                 if not got:
-                    self._fail(Ended(f"{self.address} closed the connection"))
+                    self._fail(ConnectionEnded(f"{self.address} closed the connection"))
                     return
                 taken += got
                 for frame in self._frames.filled(got):
@@ -538,7 +538,7 @@ class SocketLink:
     def _ended(self, error: OSError) -> FencepostError:
         if isinstance(error, ssl.SSLError):
             return tls_failed(self.address, error)
-        return Ended(f"{self.address} closed the connection ({error.strerror or error})")
+        return ConnectionEnded(f"{self.address} closed the connection ({error.strerror or error})")
 
     def _fail(self, why: str | FencepostError) -> None:
         handler, self._handler = self._handler, None
