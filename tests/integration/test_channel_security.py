@@ -105,8 +105,8 @@ def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certifica
         for _ in range(2):
             assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
         # Versions and two questions: the peer has ended it now, or is about to.
-        (loop,) = channel.routes._idle
-        loop.run_until(lambda: not loop._connections, time.monotonic() + 30)
+        for loop in channel.routes._idle:
+            loop.run_until(lambda: not loop.has_connections, time.monotonic() + 30)  # noqa: B023
         assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
 
 

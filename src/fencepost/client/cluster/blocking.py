@@ -135,6 +135,10 @@ class Loop(Closing):
         """Requests to brokers whose connection is not ready yet."""
         self._is_stopped = self._is_closed = False
 
+    @property
+    def has_connections(self) -> bool:
+        return bool(self._connections)
+
     def load(self, address: Address) -> Load:
         known = self._connections.get(address)
         return Load() if known is None else known.load

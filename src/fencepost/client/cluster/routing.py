@@ -147,6 +147,9 @@ class Routes(Closing):
             raise
         finally:
             self._busy.pop(loop, None)
+        if not loop.has_connections:
+            loop.close()
+            return outcome
         self._idle.append(loop)
         if self._is_closed:
             self._close_idle()
