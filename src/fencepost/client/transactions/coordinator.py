@@ -132,7 +132,7 @@ class Transactional:
     last_refusal: CoordinatorRefusal | None = None
     """Told to the user if the wait for the coordinator is what a record expires of."""
     is_over: bool = False
-    """The producer is closed: pending errands send nothing more and open no connection."""
+    """The producer is closed: steps that are under way send nothing more and open no connection."""
     _channel: Channel | None = None
     _groups: dict[str, Channel] = field(default_factory=dict)
     """The coordinators of groups that have accepted offsets."""
@@ -182,7 +182,7 @@ class Transactional:
         aborts = self._aborts
 
         def ask(channel: Channel) -> None:
-            if self._aborts != aborts:  # by another errand meanwhile: a retry would begin a new transaction
+            if self._aborts != aborts:  # by another step meanwhile: a retry would begin a new transaction
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"a transaction of {self.name!r} was aborted meanwhile")
             fields = {
                 "v3_and_below_transactional_id": self.name,
@@ -294,7 +294,7 @@ class Transactional:
             if self.is_over:
                 raise Closed(f"the producer of {self.name!r} is closed")
             try:
-                channel = self._channel  # another errand of the same producer may reset it meanwhile
+                channel = self._channel  # another step of the same producer may reset it meanwhile
                 if channel is None:
                     channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
                 answer = ask(channel)
