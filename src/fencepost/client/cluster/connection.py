@@ -279,6 +279,8 @@ class BrokerConnection:
             late = self._pending[0]
             name, patience = APIS[late.key].name, late.deadline - late.since
             error = Overdue(f"{self.address} did not answer {name} within {patience:g} s")
+        elif self.versions:
+            error = Overdue(f"{self.address} did not renew the login within {self._connect_timeout:g} s")
         else:
             error = Unreachable(
                 f"{self.address} did not accept the connection within {self._connect_timeout:g} s: "
