@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 
 from fencepost import FencepostError, Producer
+from fencepost.client.cluster.blocking import Loop
+from fencepost.client.cluster.routing import Routes
 from tests.support.programs import PATIENCE, values
 from tests.workers import interrupted
 
@@ -209,14 +212,22 @@ def test_a_call_that_is_interrupted_anywhere_loses_and_repeats_nothing(address: 
     assert len(set(found)) == len(found)
 
 
+@contextmanager
+def asking(routes: Routes) -> Iterator[None]:
+    """This thread has put a question to a broker, as far as others can tell."""
+    with closing(Loop(routes.settings)) as loop:
+        routes._busy[loop] = threading.get_ident()
+        yield
+        del routes._busy[loop]
+
+
 def locks(producer: Producer) -> dict[str, Any]:
     """What a call may hold when a signal handler interrupts it, and the send thread or the handler needs, too."""
-    routes = producer._routes
     return {
         "queues": producer._queues.lock,
         "tickets": producer._queues.settling,
         "start": producer._start,
-        "coordinator": routes.channel(routes.settings.servers[0])._lock,
+        "coordinator": asking(producer._routes),
     }
 
 

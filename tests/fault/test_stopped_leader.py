@@ -223,7 +223,7 @@ class Names:
     def do_not_tell(self) -> None:
         """Keep from the send threads that a coordinator was silent, so that they write to the stopped node."""
         for writer in self.writers:
-            writer.producer._routes.on_silent = None
+            writer.producer._routes.on_silent = lambda address, error: None
 
     def stop_before_commit(self, seconds: float = STOPPED_ON) -> None:
         """Stop the node just before a commit. Wake it while the following writes are on their way."""

@@ -7,14 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from typing import Any
 
 import pytest
 
 from fencepost.client.cluster.addresses import Address, parse_address
-from fencepost.client.cluster.blocking import Channel
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.blocking import Loop
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.errors import Closed, ErrorCode, ServerError, TimedOut, Unreachable
+from fencepost.errors import ErrorCode, ServerError, TimedOut, Unreachable
 from fencepost.server.server import Server
 from fencepost.wire import messages
 from fencepost.wire.apis import Key
@@ -64,28 +65,37 @@ def answer(frame: bytes, code: int = 0, *, version: int | None = None) -> bytes:
     return b"".join(framed([response_head(head.key, head.version, head.correlation_id), body]))
 
 
+def one(address: Address, **settings: Any) -> Channel:
+    return Routes(ClientSettings((address,), **settings)).channel(address)
+
+
+@contextmanager
+def asking(address: Address, **settings: Any) -> Iterator[Channel]:
+    with Routes(ClientSettings((address,), **settings)) as routes:
+        yield routes.channel(address)
+
+
 def test_a_refused_connection_says_what_to_do() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = Address(*taken.getsockname())
     with pytest.raises(Unreachable, match=rf"nothing listens at {address}: start a server .*fencepost serve") as caught:
-        Channel(address).versions()
+        one(address).versions()
     assert caught.value.retriable
     assert "FENCEPOST_SERVERS" not in str(caught.value), "of the command line, which a program has no use for"
 
 
 def test_a_host_that_does_not_exist_is_named() -> None:
     with pytest.raises(Unreachable, match=r"no-such-host\.invalid:9092"):
-        Channel(Address("no-such-host.invalid", 9092)).versions()
+        one(Address("no-such-host.invalid", 9092)).versions()
 
 
 def test_a_silent_server_is_timed_out_and_not_waited_for_twice() -> None:
     with (
         peer(lambda _: b"", answer) as address,
-        closing(Channel(address, ClientSettings((address,), request_timeout=0.2))) as channel,
+        asking(address, request_timeout=0.2) as channel,
     ):
         with pytest.raises(TimedOut, match=r"did not answer ApiVersions within 0\.2 s; whether it took effect"):
             channel.versions()
-        channel.request_timeout = 10.0
         assert channel.offers(Key.DESCRIBE_CLUSTER)  # on a new connection
 
 
@@ -102,7 +112,7 @@ def test_an_answer_that_trickles_in_is_put_together() -> None:
                     accepted.sendall(bytes([byte]))
 
         pool.submit(trickle)
-        with closing(Channel(Address(*listener.getsockname()))) as channel:
+        with asking(Address(*listener.getsockname())) as channel:
             assert set(channel.versions()) == {18, 60, 61}
 
 
@@ -111,7 +121,7 @@ def test_a_web_server_is_recognised_as_no_kafka() -> None:
         peer(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as address,
         pytest.raises(Unreachable, match="does not speak Kafka's protocol"),
     ):
-        Channel(address).versions()
+        one(address).versions()
 
 
 def test_an_answer_to_another_question_ends_the_connection() -> None:
@@ -121,12 +131,12 @@ def test_an_answer_to_another_question_ends_the_connection() -> None:
         return bytes(whole)
 
     with peer(confused) as address, pytest.raises(Unreachable, match="answer 12345 to question 1"):
-        Channel(address).versions()
+        one(address).versions()
 
 
 def test_a_server_that_hangs_up_is_said_to_have_done_so() -> None:
     with peer(lambda _: None) as address, pytest.raises(Unreachable, match="closed the connection before it answered"):
-        Channel(address).versions()
+        one(address).versions()
 
 
 def test_an_old_server_is_asked_again_in_version_0_of_api_versions() -> None:
@@ -136,7 +146,7 @@ def test_an_old_server_is_asked_again_in_version_0_of_api_versions() -> None:
         asked.append(read_request_head(frame).version)
         return answer(frame, ErrorCode.UNSUPPORTED_VERSION, version=0) if asked[-1] else answer(frame)
 
-    with peer(old) as address, closing(Channel(address)) as channel:
+    with peer(old) as address, asking(address) as channel:
         assert set(channel.versions()) == {18, 60, 61}
     assert asked == [3, 0]
 
@@ -150,13 +160,13 @@ def test_the_client_says_its_name() -> None:
         names.append(request.client_software_name)
         return answer(frame)
 
-    with peer(listening) as address, closing(Channel(address)) as channel:
+    with peer(listening) as address, asking(address) as channel:
         channel.versions()
     assert names == ["fencepost"]
 
 
 def test_an_api_that_the_server_does_not_have_is_named_without_asking() -> None:
-    with peer(answer) as address, closing(Channel(address)) as channel:
+    with peer(answer) as address, asking(address) as channel:
         with pytest.raises(ServerError, match="does not offer DeleteTopics") as caught:
             channel.request(Key.DELETE_TOPICS, {})
         assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -182,7 +192,7 @@ def test_a_connection_that_the_server_ended_while_idle_is_replaced_without_an_er
                             hung_up.set()
 
         served = pool.submit(serve)
-        with closing(Channel(Address(*listener.getsockname()))) as channel:
+        with asking(Address(*listener.getsockname())) as channel:
             channel.versions()
             assert hung_up.wait(30)
             fields = {"include_cluster_authorized_operations": False}
@@ -190,53 +200,60 @@ def test_a_connection_that_the_server_ended_while_idle_is_replaced_without_an_er
         served.result(30)
 
 
+def metadata_of(topic: str) -> dict[str, Any]:
+    topics = [{"name": topic, "topic_id": None}]
+    return {
+        "topics": topics,
+        "allow_auto_topic_creation": False,
+        "include_topic_authorized_operations": False,
+    }
+
+
 def test_many_threads_share_a_channel_and_each_gets_its_own_answer(fencepost_server: Server) -> None:
-    with closing(Channel(parse_address(fencepost_server.address))) as channel, ThreadPoolExecutor(8) as pool:
+    with asking(parse_address(fencepost_server.address)) as channel, ThreadPoolExecutor(8) as pool:
 
         def ask(number: int) -> bool:
-            topics = [{"name": f"unknown-{number}", "topic_id": None}]
-            fields = {"topics": topics, "allow_auto_topic_creation": False}
-            fields |= {"include_topic_authorized_operations": False}
-            (topic,) = channel.request(Key.METADATA, fields).message.topics
+            (topic,) = channel.request(Key.METADATA, metadata_of(f"unknown-{number}")).message.topics
             return bool(topic.name == f"unknown-{number}")
 
         assert all(pool.map(ask, range(200)))
 
 
-def test_a_broker_that_is_asked_late_leaves_no_socket_open_after_all_is_closed(fencepost_server: Server) -> None:
-    """Another one has answered, the routes are closed, and only then does the thread of the first one get its turn."""
-    slow = parse_address(fencepost_server.address)
-    fast = Address("localhost", slow.port)
-    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+def test_an_interrupted_request_leaves_no_connection_that_is_half_read(fencepost_server: Server) -> None:
+    """Ctrl-C in the middle of an answer: the next request gets its own answer, over a new connection."""
+    with asking(parse_address(fencepost_server.address)) as channel:
+        channel.versions()
+        (loop,) = channel.routes._idle
+        poll = loop._network.poll
 
-    def versions(channel: Channel) -> str:
-        if channel.address == slow:
-            begun.set()
-            assert go_on.wait(60)
-            with pytest.raises(Closed):
-                channel.versions()
-            ended.set()
-        return channel.address.host
+        def interrupted(timeout: float | None) -> bool:
+            if timeout:
+                raise KeyboardInterrupt
+            return poll(timeout)
 
-    routes = Routes(ClientSettings((slow, fast)))
-    assert routes.whoever(versions) == fast.host
-    assert begun.is_set()
-    (late,) = [thread for thread in threading.enumerate() if thread.name == "fencepost-ask"]
-    routes.close()
-    go_on.set()
-    late.join(60)
-    assert ended.is_set()
-    assert routes.channel(slow)._connection is None
+        loop._network.poll = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            channel.request(Key.METADATA, metadata_of("one"))
+        assert not channel.routes._idle
+        (topic,) = channel.request(Key.METADATA, metadata_of("other")).message.topics
+        assert topic.name == "other"
 
 
-def test_a_request_that_waited_while_its_channel_was_closed_leaves_no_socket(fencepost_server: Server) -> None:
-    channel = Channel(parse_address(fencepost_server.address))
+def test_a_request_that_is_under_way_when_the_routes_are_closed_leaves_no_socket(fencepost_server: Server) -> None:
+    routes = Routes(ClientSettings.of(fencepost_server.address))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def ask(loop: Loop) -> Loop:
+        begun.set()
+        assert go_on.wait(60)
+        return loop
+
     with ThreadPoolExecutor(1) as pool:
-        with channel._lock:
-            request = pool.submit(channel.versions)
-            while not channel.load.in_flight:
-                pass
-            channel.close()
-        with pytest.raises(Closed):
-            request.result(60)
-    assert channel._connection is None
+        asked = pool.submit(routes.run, ask)
+        assert begun.wait(60)
+        routes.close()
+        go_on.set()
+        loop = asked.result(60)
+    assert not routes._idle
+    with pytest.raises(Unreachable, match="was closed before the answer came"):
+        loop.run_until(lambda: False)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.blocking import Channel
+from fencepost.client.cluster.blocking import BlockingConnection
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import Unreachable
@@ -89,34 +92,44 @@ def server_context(certificates: Certificates) -> ssl.SSLContext:
     return context
 
 
+@contextmanager
+def asking(address: Address, security: Security) -> Iterator[Channel]:
+    with Routes(ClientSettings((address,), security=security)) as routes:
+        yield routes.channel(address)
+
+
 def test_an_idle_connection_over_tls_is_used_again_and_its_end_noticed(certificates: Certificates) -> None:
     """The session tickets that TLS 1.3 sends behind the handshake are not mistaken for an answer, nor for the end."""
     security = Security(Tls(str(certificates.authority)))
-    with (
-        peer([3, 0], server_context(certificates)) as address,
-        closing(Channel(address, ClientSettings((address,), security=security))) as channel,
-    ):
+    with peer([3, 0], server_context(certificates)) as address, asking(address, security) as channel:
         for _ in range(2):
             assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
         # Versions and two questions: the peer has ended it now, or is about to.
-        assert channel._connection is not None
-        channel._connection.socket.settimeout(30)
-        assert channel._connection.socket.recv(1) == b""
+        for loop in channel.routes._idle:
+            loop.run_until(lambda: not loop.has_connections, time.monotonic() + 30)  # noqa: B023
+        assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+
+
+def test_a_connection_that_means_something_is_not_replaced(certificates: Certificates) -> None:
+    settings = ClientSettings.of("unused")
+    settings = replace(settings, security=Security(Tls(str(certificates.authority))))
+    with peer([2], server_context(certificates)) as address, BlockingConnection(address, settings) as connection:
+        assert connection.request(Key.DESCRIBE_CLUSTER, ASKED).cluster_id == "c"
+        connection.wait_for_end(30)
         with pytest.raises(Unreachable, match="has ended"):
-            channel.request(Key.DESCRIBE_CLUSTER, ASKED, reconnect=False)
-        assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+            connection.request(Key.DESCRIBE_CLUSTER, ASKED)
 
 
-def test_a_session_that_is_over_is_not_used_again() -> None:
+def test_a_session_that_is_over_is_renewed_before_the_next_request() -> None:
     security = Security(sasl=Sasl("PLAIN", "a", "b"))
-    with (
-        peer([0, 0], lifetime=1) as address,
-        closing(Channel(address, ClientSettings((address,), security=security))) as channel,
-    ):
+    with peer([0], lifetime=60_000) as address, asking(address, security) as channel:
         channel.versions()
-        assert channel._connection is not None
-        channel._connection.session_ends = 0.0  # the millisecond is over
+        (loop,) = channel.routes._idle
+        (connection,) = loop._connections.values()
+        connection._session_ends = 0.0
         assert channel.request(Key.DESCRIBE_CLUSTER, ASKED).message.cluster_id == "c"
+        assert connection.session_ends > 0.0
+        assert loop._connections[address] is connection
 
 
 def test_a_server_that_speaks_no_tls_is_recognised(certificates: Certificates) -> None:
@@ -130,6 +143,6 @@ def test_a_server_that_speaks_no_tls_is_recognised(certificates: Certificates) -
 
         threading.Thread(target=refuse, daemon=True).start()
         at = Address(*listener.getsockname())
-        channel = Channel(at, ClientSettings((at,), security=Security(Tls(str(certificates.authority)))))
-        with closing(channel), pytest.raises(Unreachable, match="does not speak TLS"):
+        security = Security(Tls(str(certificates.authority)))
+        with asking(at, security) as channel, pytest.raises(Unreachable, match="does not speak TLS"):
             channel.versions()

@@ -10,8 +10,8 @@ from fencepost import Admin, Producer
 from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
-from fencepost.client.read.picked import Picked, fetch_values
-from fencepost.client.read.ranges import DataLost
+from fencepost.client.read.ranges import DataLost, Picked, Range, fetch, fetch_values
+from fencepost.kernel import decode_batch
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
 from tests.support.proxy import Proxy
@@ -68,3 +68,18 @@ def test_a_lost_connection_is_opened_again_and_no_record_comes_twice(server: Tes
             if len(found) in (5, 12):
                 proxy.cut()
         assert found == list(there.values())
+
+
+def test_a_range_is_whole_although_its_connection_is_lost_again_and_again(server: TestedServer, name: str) -> None:
+    with Admin(server.address) as admin:
+        admin.create_topic(name, 1)
+    with Producer(server.address, linger=0.0) as producer:
+        for number in range(40):
+            producer.send(name, b"%d" % number, partition=0).result()
+    with Proxy(server.address) as proxy, Routes(ClientSettings.of(proxy.address)) as routes:
+        found = []
+        for batches in fetch(routes, Range(name, 0, 0, 40), max_bytes=1):
+            found += [record.value for batch in batches for record in decode_batch(batch.data)]
+            if len(found) % 7 == 0:
+                proxy.cut()
+    assert found == [b"%d" % number for number in range(40)]

@@ -11,10 +11,12 @@ import pytest
 
 from fencepost import Admin, Producer, Reader
 from fencepost.client.cluster.addresses import parse_address
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.security import Sasl, Security, Tls
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import ErrorCode, FencepostError, SendFailed, ServerError, Unreachable
+from fencepost.wire import hot
+from fencepost.wire.apis import FETCH_BY_NAME, Key
 from tests.support.certificates import KEY_PASSWORD, Certificates, make
 from tests.support.kafka import KafkaBroker, running
 from tests.support.secured_kafka import PASSWORD, SCRAM_PASSWORD, jaas, secured_broker
@@ -72,6 +74,16 @@ def configured(broker: KafkaBroker, certificates: Certificates, way: str, **chan
     return {**config, **{name.replace("_", "."): value for name, value in changed.items()}}
 
 
+def send_fetch(channel: BlockingConnection, topic: str, offset: int, *, max_wait_ms: int) -> None:
+    wanted = [hot.FetchTopic(topic, None, [hot.FetchPartition(0, offset, 1 << 20)])]
+    request = hot.FetchRequest(max_wait_ms, 1, 1 << 20, 1, wanted)
+    channel.send(Key.FETCH, lambda version: [hot.encode_fetch_request(version, request)], at_most=FETCH_BY_NAME)
+
+
+def received(channel: BlockingConnection) -> int:
+    return hot.decode_fetch_response(*channel.receive()).topics[0].partitions[0].error_code
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, way: str) -> None:
     """Producer (with batches larger than TLS's records), Reader, Admin, and the link of Spark's tasks."""
@@ -86,9 +98,9 @@ def test_every_client_gets_in(broker: KafkaBroker, certificates: Certificates, w
     settings = ClientSettings.from_config(config)
     with Admin(settings) as admin:
         assert admin.latest(topic) == {0: len(values)}
-    with BatchChannel.open(settings.servers[0], settings) as channel:
-        channel.send_fetch(topic, 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
-        assert channel.receive_fetched().error_code == ErrorCode.NONE
+    with BlockingConnection(settings.servers[0], settings) as channel:
+        send_fetch(channel, topic, 0, max_wait_ms=0)
+        assert received(channel) == ErrorCode.NONE
 
 
 def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker, certificates: Certificates) -> None:
@@ -99,15 +111,15 @@ def test_a_link_outlives_its_session_with_answers_under_way(broker: KafkaBroker,
     settings = ClientSettings.from_config(config)
     ends = time.monotonic() + 4
     answers = 0
-    with BatchChannel.open(settings.servers[0], settings) as channel:
+    with BlockingConnection(settings.servers[0], settings) as channel:
         while time.monotonic() < ends:
             for _ in range(2):
-                channel.send_fetch("long-task", 0, 0, max_bytes=1 << 20, max_wait_ms=0, committed=True)
-            while channel.waiting:
-                assert channel.receive_fetched().error_code == ErrorCode.NONE
+                send_fetch(channel, "long-task", 0, max_wait_ms=0)
+            while channel._sent:
+                assert received(channel) == ErrorCode.NONE
                 answers += 1
             # Left under way: the broker holds it back until there is more, or the time is over.
-            channel.send_fetch("long-task", 0, 1, max_bytes=1 << 20, max_wait_ms=20, committed=True)
+            send_fetch(channel, "long-task", 1, max_wait_ms=20)
     assert answers > 6
 
 

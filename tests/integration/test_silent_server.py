@@ -13,7 +13,6 @@ import pytest
 import fencepost
 from fencepost import Admin
 from fencepost.client.cluster.addresses import Address, parse_address
-from fencepost.client.cluster.blocking import Channel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import TimedOut, Unreachable
@@ -49,10 +48,11 @@ def test_administration_is_answered_by_the_other_server(both: ClientSettings) ->
 def test_the_silent_one_is_not_asked_first_any_more(both: ClientSettings, silent: Address) -> None:
     with Routes(both) as routes:
         routes.view()
-        hangs = routes.channel(silent).load
+        (loop,) = routes._idle
+        hangs = loop.load(silent)
         assert hangs.in_flight == 1
         routes.view()
-        assert routes.channel(silent).load == hangs
+        assert loop.load(silent) == hangs
 
 
 def test_all_that_are_silent_are_named_when_the_time_is_over(silent: Address) -> None:
@@ -73,22 +73,23 @@ def test_a_server_that_refuses_and_one_that_answers_make_an_answer(both: ClientS
 
 
 def test_close_ends_a_question_that_is_under_way(silent: Address) -> None:
-    channel = Channel(silent, ClientSettings((silent,), request_timeout=LONG))
+    routes = Routes(ClientSettings((silent,), request_timeout=LONG))
     outcome: Future[object] = Future()
 
     def ask() -> None:
         try:
-            outcome.set_result(channel.versions())
+            outcome.set_result(routes.channel(silent).versions())
         except (Unreachable, TimedOut) as error:
             outcome.set_exception(error)
 
     asking = threading.Thread(target=ask)
     asking.start()
-    while not outcome.done():  # the connection may not be there yet, the first time
-        channel.close()
+    while not outcome.done():  # the request may not have begun, the first time
+        routes.close()
         with contextlib.suppress(TimeoutError, Unreachable):
             outcome.result(0.01)
-    with pytest.raises(Unreachable, match="closed the connection before it answered"):
+    with pytest.raises(Unreachable, match="was closed before the answer came"):
         outcome.result(0)
     asking.join()
-    assert channel.load.in_flight == 0
+    assert not routes.is_asking()
+    assert not routes._idle

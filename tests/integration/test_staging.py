@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 import uuid
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql.types import StructType
 
 from fencepost import Admin
-from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.targets import Target
 from fencepost.client.micro_batch.topics import STAGE_TOPIC_PREFIX, Staged, clear_stage, ends_of, open_stage
-from fencepost.client.read import picked
+from fencepost.client.read import ranges
 from fencepost.client.read.ranges import Range, fetch
 from fencepost.core.micro_batch.protocol import ContentLost, Replaced
 from fencepost.kernel import decode_batch, encode_batch, read_header
@@ -177,14 +175,15 @@ def test_two_drivers_with_one_stage_write_each_batch_once(server: TestedServer, 
 def test_a_commit_reads_all_targets_over_few_connections(
     server: TestedServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[object] = []
-    open_channel = BatchChannel.open
+    opened: set[object] = set()
+    send = ranges._Requests.send
 
-    def counted(*where: Any) -> BatchChannel:
-        opened.append(where)
-        return open_channel(*where)
+    def counted(requests: ranges._Requests, *wanted: Any) -> None:
+        send(requests, *wanted)
+        if not requests._committed:  # single records, and not the sink's progress
+            opened.update(requests._connections.values())
 
-    monkeypatch.setattr(picked, "BatchChannel", SimpleNamespace(open=counted))
+    monkeypatch.setattr(ranges._Requests, "send", counted)
     with Admin(server.address) as admin:
         admin.create_topic(name, 30)
     given = [frozen(number, 900) for number in range(60)]

@@ -29,7 +29,7 @@ class Broker:
 
 
 times = st.one_of(st.just(NEVER), st.floats(0.001, 5.0))
-loads = st.builds(Load, st.integers(0, 3), st.one_of(st.none(), st.floats(-10.0, 0.0)), st.integers(0, 2))
+loads = st.builds(Load, st.integers(0, 3), st.one_of(st.none(), st.floats(-10.0, 0.0)))
 brokers = st.lists(st.builds(Broker, times, times, loads), min_size=1, max_size=5)
 
 
@@ -102,9 +102,7 @@ def test_the_first_choice_is_silent_only_if_all_are_and_the_least_loaded(brokers
     assert sorted(order) == sorted(brokers)
     first, speaking = brokers[order[0]], [load for load in brokers.values() if not load.is_silent(now)]
     assert first.is_silent(now) == (not speaking)
-    same = [load for load in speaking or brokers.values() if load.failures == first.failures]
-    assert first.failures == min(load.failures for load in speaking or brokers.values())
-    assert first.in_flight == min(load.in_flight for load in same)
+    assert first.in_flight == min(load.in_flight for load in speaking or brokers.values())
 
 
 def test_equally_loaded_brokers_keep_their_order() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost import Admin
+from fencepost.client.cluster.connection import ConnectionState
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.micro_batch.runner import Advice, Content, MicroBatchSteps, Runner
 from fencepost.client.transactions.shared_writer import LeaderChannels, PartitionWriter, SharedTransaction
@@ -434,14 +435,14 @@ def test_an_unclosed_sink_closes_its_connections_with_its_last_reference(ours: s
         admin.create_topic(name, 2)
     sink = Runner(ClientSettings.of(ours), name)
     put(sink, name, 0, "a", "b")
-    sockets = [
-        channel._connection.socket
+    connections = [
+        connection
         for routes in (sink.routes, sink.admin._routes)
-        for channel in routes._channels.values()
-        if channel._connection is not None
+        for loop in routes._idle
+        for connection in loop._connections.values()
     ]
-    assert len(sockets) > 1
-    assert all(each.fileno() >= 0 for each in sockets)
+    assert len(connections) > 1
+    assert all(each.is_ready for each in connections)
     del sink
     gc.collect()
-    assert [each.fileno() for each in sockets] == [-1] * len(sockets)
+    assert {each.state for each in connections} == {ConnectionState.CLOSED}

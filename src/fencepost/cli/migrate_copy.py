@@ -16,12 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.client.admin_client import Admin
-from fencepost.client.cluster.batch_channel import BatchChannel
 from fencepost.client.cluster.blocking import raise_for
-from fencepost.client.cluster.handshake import Question, choose_version
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
@@ -123,7 +121,7 @@ class _Worker:
         if Key.WRITE_TXN_MARKERS not in channel.versions:
             self._may_write_markers = False
             return False
-        answer = channel.ask(markers(channel, where, who, 1))
+        answer = channel.request(Key.WRITE_TXN_MARKERS, markers(where, who, 1), at_most=_MARKER_VERSION)
         code = ErrorCode.of(answer.markers[0].topics[0].partitions[0].error_code)
         if code in _NOTHING_WRITTEN:
             self._may_write_markers = code is not ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -353,9 +351,8 @@ def _fill(writer: PartitionWriter, records: int, timestamp: int) -> None:
 # --- writing ---
 
 
-def markers(channel: BatchChannel, where: TopicPartition, who: Identity, count: int) -> Question:
+def markers(where: TopicPartition, who: Identity, count: int) -> dict[str, Any]:
     """Return the request that writes this number of markers to the leader, as coordinators do."""
-    version = choose_version(channel.address, channel.versions, Key.WRITE_TXN_MARKERS, _MARKER_VERSION)
     marker = {
         "producer_id": who.pid,
         "producer_epoch": who.epoch,
@@ -363,7 +360,7 @@ def markers(channel: BatchChannel, where: TopicPartition, who: Identity, count: 
         "topics": [{"name": where.topic, "partition_indexes": [where.partition]}],
         "coordinator_epoch": 0,
     }
-    return Question(Key.WRITE_TXN_MARKERS, version, {"markers": [marker] * count})
+    return {"markers": [marker] * count}
 
 
 class _SentMarkers(SentBatch):
@@ -416,8 +413,12 @@ class OffsetWriter(PartitionWriter):
             return
         if self._channel is None:
             self._channel = self._channels.to_leader(self._where)
-        key, version, fields = markers(self._channel, self._where, sent.who, sent.number)
-        self._channel.send(key, version, [messages.encode_request(key, version, fields)])
+        key, fields = Key.WRITE_TXN_MARKERS, markers(self._where, sent.who, sent.number)
+
+        def encode(version: int) -> list[bytes]:
+            return [messages.encode_request(key, version, fields)]
+
+        self._channel.send(key, encode, at_most=_MARKER_VERSION)
 
     def _receive(self) -> None:
         if not isinstance(self._unanswered[0], _SentMarkers):

@@ -25,14 +25,13 @@ from fencepost.client.cluster.forking import OnePerProcess, of_the_parent, tell_
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network, SocketNetwork
-from fencepost.client.own.claim import Claim, Loss, OnLost, OwnBackend, claim_by, offers_own
-from fencepost.client.own.lease_watch import LeaseWatch
+from fencepost.client.own.claim import Claim, LeaseWatch, Loss, OnLost, OwnBackend, claim_by, offers_own
 from fencepost.client.own.server import ServerReaderBackend
 from fencepost.client.read.fetcher import Chunk, Fetcher, FetchOptions
 from fencepost.client.share.committing import Commits, OffsetCommit
 from fencepost.client.share.exclusive import Exclusive
 from fencepost.client.share.group import GroupMember, GroupOptions, OnPartitions, matching
-from fencepost.client.share.lookups import Inquirers, Lookups
+from fencepost.client.share.lookups import Lookups
 from fencepost.client.share.places import Place, Places, committed_offsets
 from fencepost.client.transactions.coordinator import ConsumerGroupMetadata
 from fencepost.clock import Clock, SystemClock
@@ -253,7 +252,9 @@ class Reader(OnePerProcess, Closing):
         self._watch = LeaseWatch(self._lease, clock, self._loss.look)
         self._commits = Commits(self._store)
         self._lookups: Lookups[Found] = Lookups(network.wake, self._settings.retry_backoff, patience)
-        self._inquirers = Inquirers(self._settings)
+        self._admin = Admin(self._settings)
+        """For what is asked while it reads. It connects when it is first needed."""
+        self._routes = self._admin._routes
         self._asked: dict[TopicPartition, int] = {}
         """The newest question for the position of a partition: the answer to an older one would move it back."""
         self._asked_number = _FOLLOWED
@@ -519,10 +520,9 @@ class Reader(OnePerProcess, Closing):
         over; so a member waits if there are enough partitions for all."""
         member = self._member
         assert member is not None
-        with Admin(self._settings) as admin:
-            members = admin.describe_group(self._needs_group("stop")).members
-            others = [each for each in members if each.member_id != member.member_id]
-            wanted = self._existing(admin)
+        members = self._admin.describe_group(self._needs_group("stop")).members
+        others = [each for each in members if each.member_id != member.member_id]
+        wanted = self._existing(self._admin)
         is_theirs = wanted <= set(chain.from_iterable(each.assignment for each in others))
         is_final = member.protocol == "eager" or len(others) >= len(wanted)
         return is_theirs and is_final and member.is_settled and not member.assignment
@@ -660,8 +660,7 @@ class Reader(OnePerProcess, Closing):
         self._asked.update(dict.fromkeys(partitions, number))
 
         def find() -> Found:
-            with self._inquirers.borrowed() as (routes, admin):
-                return Found(number, *self._places.find_in_group(admin, routes, partitions))
+            return Found(number, *self._places.find_in_group(self._admin, self._routes, partitions))
 
         self._lookups.ask(find, lambda: not self._closed and any(map(member.may_commit, partitions)))
 
@@ -806,17 +805,9 @@ class Reader(OnePerProcess, Closing):
     def seek(self, partition: TopicPartition | tuple[str, int], place: Place) -> None:
         """Go on at this place of a partition that the reader reads. In `on_assigned` it replaces the committed one."""
         name = self._its_partition(partition)
-        if isinstance(place, int):
-            offset = Offset(place)
-        else:
-            with Admin(self._settings) as admin:
-                offset = self._places.offsets(admin, [name], place)[name]
+        offset = Offset(place) if isinstance(place, int) else self._places.offsets(self._admin, [name], place)[name]
         is_read = name in self._fetcher.partitions
-        if is_read:
-            stop = self._fetcher.stop_of(name)
-        else:
-            with Admin(self._settings) as admin:
-                stop = self._places.stops(admin, [name]).get(name)
+        stop = self._fetcher.stop_of(name) if is_read else self._places.stops(self._admin, [name]).get(name)
         self._drop([name])
         self._forget([name])
         self._sought.add(name)
@@ -858,15 +849,13 @@ class Reader(OnePerProcess, Closing):
         """Return what the group has committed of each partition that this reader reads."""
         group = self._needs_group("committed")
         wanted = self.assignment
-        with Routes(self._settings) as routes:
-            stored = committed_offsets(routes, group, wanted)
+        stored = committed_offsets(self._routes, group, wanted)
         return {partition: stored.get(partition) for partition in sorted(wanted)}
 
     def lag(self) -> dict[TopicPartition, int]:
         """Return the number of offsets from each position to the end of its partition, as of now."""
         positions = self.positions
-        with Admin(self._settings) as admin:
-            ends = self._places.offsets(admin, positions, "latest")
+        ends = self._places.offsets(self._admin, positions, "latest")
         return {partition: max(0, ends[partition] - at) for partition, at in positions.items()}
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, *, wait: bool = True) -> None:
@@ -903,22 +892,22 @@ class Reader(OnePerProcess, Closing):
             self._commits_by.commit(group, store)
             return
         commit = OffsetCommit(group, store, Identity("", -1, None), self._fetcher.topic_ids)
-        with Routes(self._settings) as routes:
+        routes = self._routes
 
-            def store_all() -> None:
-                # On a guarded topic only the connection that owns a partition may commit its offsets.
-                if self._fetcher.owner.connection is not None:
-                    answer = self._send_as_owner(commit)
-                else:
-                    channel = routes.to(routes.coordinator(group))
-                    answer = channel.request(Key.OFFSET_COMMIT, commit.fields, at_most=commit.newest).message
-                refused = commit.refused(answer)
-                for partition in commit.of_gone(refused, routes):
-                    raise TopicRecreated(partition, store[partition])
-                for partition, code in refused.items():
-                    raise_for(code, f"storing {partition} for {group!r}")
+        def store_all() -> None:
+            # On a guarded topic only the connection that owns a partition may commit its offsets.
+            if self._fetcher.owner.connection is not None:
+                answer = self._send_as_owner(commit)
+            else:
+                channel = routes.to(routes.coordinator(group))
+                answer = channel.request(Key.OFFSET_COMMIT, commit.fields, at_most=commit.newest).message
+            refused = commit.refused(answer)
+            for partition in commit.of_gone(refused, routes):
+                raise TopicRecreated(partition, store[partition])
+            for partition, code in refused.items():
+                raise_for(code, f"storing {partition} for {group!r}")
 
-            routes.retried(store_all)
+        routes.retried(store_all)
 
     def _send_as_owner(self, commit: OffsetCommit) -> Any:
         return self._fetcher.ask(Key.OFFSET_COMMIT, commit.fields, commit.newest)
@@ -939,7 +928,7 @@ class Reader(OnePerProcess, Closing):
                 self._flush_commits()
             self._closed = True
             self._lookups.close()
-            self._inquirers.close()
+            self._admin.close()
             if self._member is not None:
                 self._member.close()
             self._watch.close()

@@ -28,8 +28,6 @@ class Load(NamedTuple):
     """Unanswered requests."""
     waiting_since: float | None = None
     """When the oldest of them was sent."""
-    failures: int = 0
-    """Consecutive attempts that ended without an answer."""
 
     def is_silent(self, now: float) -> bool:
         return self.waiting_since is not None and now - self.waiting_since >= HEDGE_AFTER
@@ -38,9 +36,9 @@ class Load(NamedTuple):
 def by_load(loads: Mapping[B, Load], now: float) -> list[B]:
     """Return the brokers in the order to ask them. Equals stay in the given order."""
 
-    def rank(broker: B) -> tuple[bool, int, int]:
+    def rank(broker: B) -> tuple[bool, int]:
         load = loads[broker]
-        return load.is_silent(now), load.failures, load.in_flight
+        return load.is_silent(now), load.in_flight
 
     return sorted(loads, key=rank)
 

@@ -21,7 +21,7 @@ from fencepost.client.micro_batch.targets import Target
 from fencepost.client.micro_batch.topics import AROUND, Staged, open_stage, partition_for
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET, Ticket
 from fencepost.client.producer import Producer
-from fencepost.client.read.picked import Picked, fetch_values
+from fencepost.client.read.ranges import Picked, fetch_values
 from fencepost.errors import FencepostError
 from fencepost.kernel import Buffer
 from fencepost.spark.freeze import FrozenBatch

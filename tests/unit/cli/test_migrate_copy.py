@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,7 +59,8 @@ class Leader:
     def in_flight(self) -> int:
         return len(self._answers)
 
-    def send_batch(self, _topic: str, _partition: int, batch: bytearray, _name: None) -> None:
+    def send_batches(self, batches: dict[TopicPartition, bytearray], _name: None) -> None:
+        (batch,) = batches.values()
         first, count = read_header(batch).base_sequence, read_header(batch).count
         code = self._refusal()
         if code is ErrorCode.NONE and first != self.next:
@@ -69,8 +71,9 @@ class Leader:
             self.next += count
         self._answers.append(ProducedPartition(0, int(code), at))
 
-    def send(self, key: int, version: int, parts: list[bytes]) -> None:
-        asked = messages.decode_request(key, version, memoryview(b"".join(parts)))
+    def send(self, key: int, encode: Callable[[int], list[bytes]], *, at_most: int) -> None:
+        version = at_most
+        asked = messages.decode_request(key, version, memoryview(b"".join(encode(version))))
         code = self._refusal()
         if code is ErrorCode.NONE:
             self.log.extend([MARKER] * len(asked.markers))
@@ -79,8 +82,8 @@ class Leader:
         answer = {"markers": [{"producer_id": marker.producer_id, "topics": topics} for marker in asked.markers]}
         self._answers.append((version, memoryview(messages.encode_response(key, version, answer))))
 
-    def receive_produced(self) -> ProducedPartition:
-        return self._answer()  # type: ignore[no-any-return]
+    def receive_produced(self) -> list[tuple[str, ProducedPartition]]:
+        return [("t", self._answer())]
 
     def receive(self) -> tuple[int, memoryview]:
         return self._answer()  # type: ignore[no-any-return]

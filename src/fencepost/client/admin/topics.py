@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.admin.results import ClusterDescription, NewTopic, PartitionDescription, Pong, TopicDescription
-from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.blocking import Reply, raise_for
 from fencepost.client.cluster.checks import check_names, check_text
+from fencepost.client.cluster.handshake import INTRODUCTION
 from fencepost.client.cluster.metadata import BrokerNode
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.cluster.routing import unknown_topic
+from fencepost.client.cluster.routing import Channel, unknown_topic
 from fencepost.core.rows import ConfigEntry, TopicSummary
 from fencepost.errors import ErrorCode, ServerError, TimedOut
 from fencepost.wire.apis import Key
@@ -41,11 +43,11 @@ class TopicAdmin(PartitionAdmin):
     def ping(self) -> Pong:
         """Measure the round trip of a small request to the first server that answers."""
 
-        def ask(channel: Channel) -> Pong:
-            apis = len(channel.versions())
-            return Pong(str(channel.address), round(channel.round_trip() * 1000, 3), apis)
-
-        return self._routes.whoever(ask)
+        self._routes.any()  # the time to connect does not count
+        started = time.perf_counter()
+        answer = self._routes.ask(Key.API_VERSIONS, INTRODUCTION)
+        seconds = time.perf_counter() - started
+        return Pong(str(answer.address), round(seconds * 1000, 3), len(answer.message.api_keys))
 
     def cluster(self) -> ClusterDescription:
         answer = self._routes.ask(
@@ -164,10 +166,10 @@ class TopicAdmin(PartitionAdmin):
     # --- configs ---
 
     def topic_configs(self, topic: str) -> tuple[ConfigEntry, ...]:
-        return self._routes.whoever(lambda channel: self._configs(channel, _TOPIC, topic))
+        return self._configs(self._routes.ask, _TOPIC, topic)
 
     def broker_configs(self, broker: int) -> tuple[ConfigEntry, ...]:
-        return self._configs(self._to_broker(broker), _BROKER, str(broker))
+        return self._configs(self._to_broker(broker).request, _BROKER, str(broker))
 
     def alter_topic(
         self,
@@ -202,9 +204,9 @@ class TopicAdmin(PartitionAdmin):
 
         return self._routes.retried(ask)
 
-    def _configs(self, channel: Channel, kind: int, name: str) -> tuple[ConfigEntry, ...]:
+    def _configs(self, ask: Callable[..., Reply], kind: int, name: str) -> tuple[ConfigEntry, ...]:
         fields = {"resources": [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]}
-        result = channel.request(Key.DESCRIBE_CONFIGS, fields).message.results[0]
+        result = ask(Key.DESCRIBE_CONFIGS, fields).message.results[0]
         if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise unknown_topic(name)
         raise_for(result.error_code, f"configs of {name}", result.error_message)

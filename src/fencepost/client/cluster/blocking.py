@@ -1,342 +1,309 @@
-"""Blocking connections to one server: `BlockingConnection` pipelines requests, `Channel` asks one at a time.
+"""Blocking requests: the thread that asks drives connections of its own until the answer is here.
 
-A `Channel` is for rare requests: administration, the command line, the set-up of clients. It connects when it is first
-asked, negotiates versions with ApiVersions, and reconnects after a failure. It never retries a request: only the caller
-knows whether a request whose answer was lost may be repeated.
+The connections are those of `connection.py`, on sockets in a selector that nothing else polls. A `Loop` has one
+connection per broker and is for one thread at a time; only `stop` may be called by others. It dials a broker when it is
+first asked, and again after the connection has ended. It never repeats a request: only the caller knows whether a
+request whose answer was lost may be repeated.
 
-Threads may share a channel: a lock lets one request through at a time. `close` does not wait for a request in flight in
-another thread: that request fails, and later ones raise Closed, because nobody would close what they opened.
+A `BlockingConnection` is a loop with one connection, which is not dialled again. It pipelines requests, for a task that
+moves record batches in order and has nothing to do while it waits: it sends several Produce requests ahead and takes
+the answers as they come. It is also for callers to whom the connection itself means something, as to an owner.
+
+`Routes` (`routing.py`) keeps loops for the threads of one client, and knows which broker to ask.
 """
 
 from __future__ import annotations
 
-import contextlib
-import selectors
-import socket
-import ssl
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.closing import Closing
-from fencepost.client.cluster.handshake import (
-    INTRODUCTION,
-    Question,
-    Versions,
-    Welcome,
-    choose_version,
-    ended_by_peer,
-    introduce,
-    open_socket,
-    renew,
-    tls_failed,
-)
-from fencepost.client.cluster.interrupts import interrupted, is_mine
+from fencepost.client.cluster.connection import BrokerConnection, ConnectionState, Overdue
+from fencepost.client.cluster.handshake import Versions
 from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.cluster.sockets import SocketNetwork
 from fencepost.core.broker_choice import Load
-from fencepost.core.steps import carry_out
-from fencepost.errors import Closed, ErrorCode, Malformed, ServerError, TimedOut, Unreachable
-from fencepost.kernel import Buffer, room
-from fencepost.wire import messages
+from fencepost.errors import ErrorCode, FencepostError, Malformed, ServerError, TimedOut, Unreachable
+from fencepost.kernel import Buffer
+from fencepost.types import TopicPartition
+from fencepost.wire import hot, messages
 from fencepost.wire.apis import Key
-from fencepost.wire.frame import MAX_ANSWER, MAX_HANDSHAKE_ANSWER, FrameReader, framed, read_response_head, request_head
 
-Silent: TypeAlias = Callable[[Address, TimedOut], None]
-"""Called with a server that did not answer in time, on the thread that waited."""
+NEWEST_PRODUCE: Final = 10
+"""Later versions answer a write outside its transaction with TRANSACTION_ABORTABLE, or add partitions implicitly."""
 
-
-class BlockingConnection(Closing):
-    """One connection: requests are written as they come, answers are read in that order. For one thread.
-
-    After an exception it is of no use: the next bytes on it could be the missing answer."""
-
-    def __init__(self, address: Address, settings: ClientSettings) -> None:
-        self.address = address
-        self.request_timeout = settings.request_timeout
-        """Seconds until an answer is given up."""
-        self.versions: Versions = {}
-        self.session_ends = float("inf")
-        self._client_id = settings.client_id
-        self._security = settings.security
-        self._correlation_id = 0
-        self._expected: deque[tuple[int, int, int]] = deque()
-        """Correlation id, key and version of the requests in flight."""
-        self._frames = FrameReader(MAX_HANDSHAKE_ANSWER, room)
-        self._received: deque[memoryview] = deque()
-        """Complete frames that no request has taken yet."""
-        self._ahead: deque[tuple[int, memoryview]] = deque()
-        """Answers that were read before the caller asked for them."""
-        self.socket = open_socket(address, settings.security, settings.connect_timeout)
-
-    def close(self) -> None:
-        self.socket.close()
-
-    @property
-    def waiting(self) -> int:
-        """The number of answers that the caller has not received yet."""
-        return len(self._ahead) + len(self._expected)
-
-    def introduce(self) -> None:
-        """Negotiate versions and authenticate: the first requests on every connection."""
-        self._welcomed(carry_out(introduce(self.address, self._security.exchange()), self.ask))
-
-    def ask(self, question: Question) -> Any:
-        """Send one request and wait for its answer."""
-        key, version, fields = question
-        return messages.decode_response(
-            key, *self.exchange(key, version, messages.encode_request(key, version, fields))
-        )
-
-    def exchange(self, key: int, version: int, body: Buffer) -> tuple[int, memoryview]:
-        """Send one encoded request; return version and body of its answer."""
-        self._write(key, version, [body])
-        return self._read()
-
-    def send(self, key: int, version: int, parts: Sequence[Buffer]) -> None:
-        """Send one request; `receive` returns its answer later."""
-        if time.monotonic() >= self.session_ends:
-            self._renew()
-        self._write(key, version, parts)
-
-    def receive(self) -> tuple[int, memoryview]:
-        """Return version and body of the answer to the oldest request without one."""
-        return self._ahead.popleft() if self._ahead else self._read()
-
-    def _welcomed(self, welcome: Welcome) -> None:
-        self.versions = welcome.versions
-        self._frames.max_size = MAX_ANSWER
-        self.session_ends = float("inf") if welcome.session is None else time.monotonic() + welcome.session
-
-    def _renew(self) -> None:
-        """Authenticate again (KIP-368), once all requests in flight are answered."""
-        while self._expected:
-            self._ahead.append(self._read())
-        exchange = self._security.exchange()
-        assert exchange is not None
-        self._welcomed(carry_out(renew(self.address, self.versions, exchange), self.ask))
-
-    def _write(self, key: int, version: int, parts: Sequence[Buffer]) -> None:
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        whole = framed([request_head(key, version, self._correlation_id, self._client_id), *parts])
-        self._expected.append((self._correlation_id, key, version))
-        with self._failures_named(key):
-            self.socket.settimeout(self.request_timeout)
-            if isinstance(self.socket, ssl.SSLSocket):
-                self.socket.sendall(b"".join(whole))
-            else:
-                self._gather([memoryview(part) for part in whole])
-
-    def _gather(self, parts: list[memoryview]) -> None:
-        """Write all parts in as few calls as the socket takes: nothing is copied, and the server wakes once."""
-        while parts:
-            sent = self.socket.sendmsg(parts)
-            while parts and sent >= len(parts[0]):
-                sent -= len(parts.pop(0))
-            if sent:
-                parts[0] = parts[0][sent:]
-
-    def _read(self) -> tuple[int, memoryview]:
-        correlation_id, key, version = self._expected.popleft()
-        with self._failures_named(key):
-            deadline = time.monotonic() + self.request_timeout
-            while not self._received:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    raise TimeoutError
-                self.socket.settimeout(remaining)
-                count = self.socket.recv_into(self._frames.free())
-                if not count:
-                    raise ConnectionResetError("end of stream")
-                self._received.extend(self._frames.filled(count))
-            frame = self._received.popleft()
-            answered, body_at = read_response_head(key, version, frame)
-            if answered != correlation_id or (self._received and not self._expected):
-                raise Malformed(f"answer {answered} to question {correlation_id}")
-        return version, frame[body_at:]
-
-    @contextlib.contextmanager
-    def _failures_named(self, key: int) -> Iterator[None]:
-        name = messages.API_NAMES.get(key, str(key))
-        try:
-            yield
-        except TimeoutError:
-            raise TimedOut(
-                f"{self.address} did not answer {name} within {self.request_timeout:g} s; "
-                "whether it took effect is not known"
-            ) from None
-        except Malformed as error:
-            raise Unreachable(f"what listens at {self.address} does not speak Kafka's protocol ({error})") from error
-        except ssl.SSLError as error:
-            raise tls_failed(self.address, error) from error
-        except OSError as error:
-            raise Unreachable(
-                f"{self.address} closed the connection before it answered {name} ({error.strerror or error}); "
-                "a server does this that is stopping, or has as many connections as it may, or expects TLS or SASL"
-            ) from error
+FOREVER: Final = float("inf")
 
 
 class Reply(NamedTuple):
     version: int
     message: Any
     """The kio entity of that version's response."""
+    address: Address
+    """The server that answered."""
 
 
-class Channel:
-    """A connection that is opened when needed, for one request at a time."""
+class Request:
+    """A request, until it is answered or lost. Without a key it is over as soon as the connection is ready."""
 
     def __init__(
-        self, address: Address, settings: ClientSettings | None = None, *, on_silent: Silent | None = None
+        self,
+        key: int | None = None,
+        encode: Callable[[int], Sequence[Buffer]] | None = None,
+        *,
+        at_most: int | None = None,
+        timeout: float | None = None,
     ) -> None:
-        self.address = address
-        self._settings = settings or ClientSettings((address,))
-        self._on_silent = on_silent
-        self.request_timeout = self._settings.request_timeout
-        """Seconds until an answer is given up."""
-        # Guards the connection: one request is in flight at a time. Reentrant only to know who holds it.
-        self._lock = threading.RLock()
-        self._connection: BlockingConnection | None = None
-        # Shared by all threads without a lock: single operations of a dict are atomic.
-        self._waiting: dict[object, float] = {}
-        self._failures = 0
-        self._is_closed = False
+        """`encode`: returns the body in the version that was chosen."""
+        self._key = key
+        self._encode = encode
+        self._at_most = at_most
+        self._timeout = timeout
+        self.is_over = False
+        self.error: Exception | None = None
+        self.versions: Versions = {}
+        self._address: Address | None = None
+        self._answer: tuple[int, memoryview] | None = None
+
+    @classmethod
+    def of(
+        cls, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, timeout: float | None = None
+    ) -> Request:
+        """Return a request of plain fields."""
+        return cls(
+            key,
+            lambda version: (messages.encode_request(key, version, fields),),
+            at_most=at_most,
+            timeout=timeout,
+        )
+
+    def send(self, connection: BrokerConnection) -> None:
+        """Send it over a connection that is ready."""
+        self.versions, self._address = connection.versions, connection.address
+        if self._key is None or self._encode is None:
+            self.is_over = True
+            return
+        try:
+            version = connection.version(self._key, self._at_most)
+            body = self._encode(version)
+        except (FencepostError, TypeError, ValueError) as error:  # a wrong field must not cost the connection
+            self.fail(error)
+        else:
+            connection.request(self._key, version, body, self._answered, self._lost, timeout=self._timeout)
+
+    def fail(self, error: Exception) -> None:
+        if isinstance(error, Overdue):
+            error = TimedOut(f"{error}; whether it took effect is not known")
+        self.error, self.is_over = error, True
+
+    def _answered(self, version: int, body: memoryview) -> None:
+        self._answer, self.is_over = (version, body), True
+
+    def _lost(self, error: FencepostError, left: bool) -> None:
+        self.fail(error)
+
+    def result(self) -> tuple[int, memoryview]:
+        """Return version and body of the answer. Raise if it was lost."""
+        if self.error is not None:
+            raise self.error
+        assert self._answer is not None
+        return self._answer
+
+    def reply(self) -> Reply:
+        """Return the decoded answer. Raise if it was lost."""
+        version, body = self.result()
+        assert self._key is not None
+        assert self._address is not None
+        try:
+            return Reply(version, decode_answer(self._key, version, body), self._address)
+        except Malformed as error:
+            raise Unreachable(f"{self._address} sent an invalid answer: {error}") from error
+
+
+class Loop(Closing):
+    """Connections to brokers, driven by the thread that waits for an answer."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        self._network = SocketNetwork(settings.security)
+        self._connections: dict[Address, BrokerConnection] = {}
+        self._unsent: list[tuple[BrokerConnection, Request]] = []
+        """Requests to brokers whose connection is not ready yet."""
+        self._is_stopped = self._is_closed = False
 
     @property
-    def load(self) -> Load:
-        """The number of threads that wait for an answer, since when, and the failures in a row."""
-        waiting = list(self._waiting.values())
-        return Load(len(waiting), min(waiting, default=None), self._failures)
+    def has_connections(self) -> bool:
+        return bool(self._connections)
 
-    @property
-    def is_mine(self) -> bool:
-        """True if this thread is in a request already: it is a signal handler's."""
-        return is_mine(self._lock)
+    def load(self, address: Address) -> Load:
+        known = self._connections.get(address)
+        return Load() if known is None else known.load
 
-    def request(
-        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
-    ) -> Reply:
-        """Ask in the newest version that both sides speak (and not above `at_most`), and wait for the answer.
+    def ask(self, address: Address, request: Request) -> Request:
+        """Put a request to a broker, and wait until it is over."""
+        self.put(address, request)
+        self.run_until(lambda: request.is_over)
+        return request
 
-        `reconnect=False`: raise Unreachable if the connection has ended. For callers whose connection itself means
-        something, as an owner's does."""
-        with self._turn():
-            if not reconnect and (self._connection is None or ended_by_peer(self._connection.socket)):
-                raise Unreachable(f"the connection to {self.address} has ended")
-            connection = self._connect()
-            version = choose_version(self.address, connection.versions, key, at_most)
-            return Reply(version, self._ask(connection, Question(key, version, fields)))
+    def put(self, address: Address, request: Request) -> Request:
+        """Send a request as soon as the connection to the broker is ready. Dial it if there is none."""
+        known = self._connections.get(address)
+        if known is not None and not known.in_flight:
+            self._network.poll(0.0)  # to see whether the server has ended the idle connection
+        if known is not None:
+            known.check_deadlines(time.monotonic())  # its session may be about to end
+            known = self._connections.get(address)
+        if known is None:
+            known = self._connections[address] = self._dial(address)
+        self._put(known, request)
+        return request
 
-    def versions(self) -> Versions:
-        """Return the APIs that the server offers: key → (lowest, highest version)."""
-        with self._turn():
-            return dict(self._connect().versions)
+    def run_until(self, is_over: Callable[[], bool], until: float = FOREVER) -> None:
+        """Drive the connections until something holds, or until a time by `time.monotonic`. Raise if stopped."""
+        while not is_over():
+            now = time.monotonic()
+            if now >= until:
+                return
+            self._turn(until - now)
 
-    def offers(self, key: int) -> bool:
-        return key in self.versions()
-
-    def round_trip(self) -> float:
-        """Measure the seconds for one small request and its answer on the open connection."""
-        with self._turn():
-            connection = self._connect()
-            version = choose_version(self.address, connection.versions, Key.API_VERSIONS)
-            started = time.perf_counter()
-            self._ask(connection, Question(Key.API_VERSIONS, version, INTRODUCTION))
-            return time.perf_counter() - started
-
-    def wait_for_end(self, seconds: float, woken: socket.socket) -> None:
-        """Wait until the server ends the idle connection, `woken` has something to read, or the time is over.
-
-        The next request tells which of them it was. For the one thread that uses the channel."""
-        with selectors.DefaultSelector() as waiting:
-            for each in (None if self._connection is None else self._connection.socket, woken):
-                if each is not None:
-                    waiting.register(each, selectors.EVENT_READ)
-            waiting.select(seconds)
+    def stop(self) -> None:
+        """End the wait of the thread that uses the loop, from any thread: it raises Unreachable."""
+        self._is_stopped = True
+        self._network.wake()
 
     def close(self) -> None:
-        self._is_closed = True
-        connection = self._connection
-        if connection is not None:  # wakes the thread that waits for an answer; TLS's own shutdown would wait, too
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(connection.socket, socket.SHUT_RDWR)
-        self._close_if_free()
+        if self._is_closed:
+            return
+        self._is_closed = self._is_stopped = True
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
+        self._network.close()
 
-    def forget_socket(self) -> None:
-        """Close the socket's copy in a forked child, where the thread that held the lock does not exist."""
-        self._lock = threading.RLock()
-        self._waiting = {}
-        self._disconnect()
+    def forget_sockets(self) -> None:
+        """Close the copies of the sockets in a forked child."""
+        self._network.forget_sockets()
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Hold the lock for one request, and count it in `load`."""
-        if self.is_mine:
-            raise interrupted("client")
-        token = object()
-        self._waiting[token] = time.monotonic()
+    # --- within ---
+
+    def _dial(self, address: Address) -> BrokerConnection:
+        return BrokerConnection(
+            address,
+            self._network,
+            time.monotonic(),
+            client_id=self._settings.client_id,
+            connect_timeout=self._settings.connect_timeout,
+            request_timeout=self._settings.request_timeout,
+            security=self._settings.security,
+            on_lost=self._ended,
+            clock=time.monotonic,
+        )
+
+    def _put(self, connection: BrokerConnection, request: Request) -> None:
+        if connection.is_ready:
+            request.send(connection)
+        elif connection.state is ConnectionState.CLOSED:
+            request.fail(Unreachable(f"the connection to {connection.address} has ended"))
+        else:
+            self._unsent.append((connection, request))
+
+    def _turn(self, timeout: float) -> None:
+        """Wait for something to happen, for at most `timeout` seconds, and send what can be sent then."""
+        self._network.before_work()  # from here on `stop` ends the wait
+        if self._is_stopped:
+            raise Unreachable("the client was closed before the answer came")
+        connections, due_at = tuple(self._connections.values()), FOREVER
+        for connection in connections:
+            due_at = min(due_at, connection.next_deadline)
+        wait = min(timeout, due_at - time.monotonic())
+        self._network.poll(None if wait == FOREVER else max(0.0, wait))
+        if due_at <= (now := time.monotonic()):
+            for connection in connections:
+                connection.check_deadlines(now)
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for connection, request in unsent:
+                if not request.is_over:
+                    self._put(connection, request)
+
+    def _ended(self, connection: BrokerConnection, error: FencepostError) -> None:
+        if self._connections.get(connection.address) is connection:
+            del self._connections[connection.address]
+        for waiting, request in self._unsent:
+            if waiting is connection:
+                request.fail(error)
+
+
+class BlockingConnection(Loop):
+    """One connection. Requests are written as they come, answers are read in that order.
+
+    After an exception it is of no use: the next answer on it could be the missing one."""
+
+    def __init__(self, address: Address, settings: ClientSettings) -> None:
+        """Connect, negotiate versions and authenticate."""
+        super().__init__(settings)
+        self.address = address
+        self._sent: deque[Request] = deque()
+        """The requests whose answers the caller has not received yet."""
+        self._connection = self._connections[address] = self._dial(address)
         try:
-            with self._lock:
-                if self._is_closed:
-                    raise Closed(f"the connection to {self.address} was closed by this client")
-                yield
-            self._failures = 0
-        except (Unreachable, TimedOut) as error:
-            self._failures += 1
-            if isinstance(error, TimedOut) and self._on_silent is not None:
-                self._on_silent(self.address, error)
+            ready = self.ask(address, Request())
+            if ready.error is not None:
+                raise ready.error
+            self.versions = ready.versions
+        except BaseException:
+            self.close()
             raise
-        finally:
-            del self._waiting[token]
-            self._close_if_free()
 
-    def _close_if_free(self) -> None:
-        """Close now, unless a request has the lock: that one calls this when it is done."""
-        if self._is_closed and not self.is_mine and self._lock.acquire(blocking=False):
-            try:
-                self._disconnect()
-            finally:
-                self._lock.release()
+    def put(self, address: Address, request: Request) -> Request:
+        self._connection.check_deadlines(time.monotonic())  # its session may be about to end
+        self._put(self._connection, request)
+        return request
 
-    # --- under the lock ---
+    def request(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, timeout: float | None = None
+    ) -> Any:
+        """Send one request and return the answer."""
+        return self.ask(self.address, Request.of(key, fields, at_most=at_most, timeout=timeout)).reply().message
 
-    def _connect(self) -> BlockingConnection:
-        connection = self._connection
-        if connection is not None:
-            if time.monotonic() < connection.session_ends and not ended_by_peer(connection.socket):
-                return connection
-            self._disconnect()
-        connection = self._connection = BlockingConnection(self.address, self._settings)
-        connection.request_timeout = self.request_timeout
-        with self._given_up_on_failure():
-            connection.introduce()
-        return connection
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the server ends the connection, or the time is over. The next request tells which it was."""
+        self.run_until(lambda: not self._connections, time.monotonic() + seconds)
 
-    def _ask(self, connection: BlockingConnection, question: Question) -> Any:
-        key, version, fields = question
-        connection.request_timeout = self.request_timeout
-        body = messages.encode_request(key, version, fields)  # a field of the wrong type must not cost the connection
-        with self._given_up_on_failure():
-            answer = connection.exchange(key, version, body)
-        try:
-            return decode_answer(key, *answer)
-        except Malformed as error:
-            raise Unreachable(f"{self.address} sent an invalid answer: {error}") from error
+    def send(self, key: int, encode: Callable[[int], Sequence[Buffer]], *, at_most: int | None = None) -> None:
+        """Send one request, and return when it has left; `receive` returns its answer later."""
+        request = self.put(self.address, Request(key, encode, at_most=at_most))
+        self._sent.append(request)
+        self._turn(0.0)
+        self.run_until(lambda: request.is_over or (self._connection.is_ready and not self._connection.unwritten))
 
-    @contextlib.contextmanager
-    def _given_up_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:  # KeyboardInterrupt too: the answer is still to come on this socket
-            self._disconnect()
-            raise
+    def receive(self) -> tuple[int, memoryview]:
+        """Return version and body of the answer to the oldest request without one."""
+        request = self._sent.popleft()
+        self.run_until(lambda: request.is_over)
+        return request.result()
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+    # --- record batches ---
+
+    def send_batches(self, batches: Mapping[TopicPartition, Buffer], name: str | None) -> None:
+        """Send a batch for each of these partitions in one request; `receive_produced` returns the answers. `name` is
+        the transactional id, if any."""
+        topics: dict[str, list[hot.ProducePartition]] = {}
+        for (topic, partition), batch in batches.items():
+            topics.setdefault(topic, []).append(hot.ProducePartition(partition, memoryview(batch)))
+        wanted = [hot.ProduceTopic(topic, None, partitions) for topic, partitions in topics.items()]
+        request = hot.ProduceRequest(name, -1, 30_000, wanted)
+        self.send(Key.PRODUCE, lambda version: hot.encode_produce_request(version, request), at_most=NEWEST_PRODUCE)
+
+    def receive_produced(self) -> list[tuple[str | None, hot.ProducedPartition]]:
+        """Return the answers to the oldest request without them, each with its topic."""
+        version, body = self.receive()
+        topics = hot.decode_produce_response(version, body).topics
+        return [(topic.name, partition) for topic in topics for partition in topic.partitions]
 
 
 def raise_for(code: int, what: str, message: str | None = None) -> None:

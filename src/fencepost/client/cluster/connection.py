@@ -24,7 +24,7 @@ from fencepost.client.cluster.handshake import (
 )
 from fencepost.client.cluster.metadata import decode_answer
 from fencepost.client.cluster.security import OPEN, Security
-from fencepost.client.cluster.sockets import Link, Network
+from fencepost.client.cluster.sockets import ConnectionEnded, Link, Network
 from fencepost.core.broker_choice import Load
 from fencepost.core.producers.window import LITTLE, Window
 from fencepost.core.steps import Finished, advance
@@ -124,6 +124,11 @@ class BrokerConnection:
         return len(self._pending) + len(self._leaving)
 
     @property
+    def unwritten(self) -> int:
+        """The bytes that wait until the socket takes them."""
+        return self._link.queued - self._link.written
+
+    @property
     def load(self) -> Load:
         return Load(self.in_flight, self._pending[0].since if self._pending else None)
 
@@ -165,7 +170,9 @@ class BrokerConnection:
         head = request_head(key, version, self._correlation_id, self._client_id)
         parts = framed([head, *body])
         is_lone = not self._pending and not self._leaving and sum(map(len, parts)) <= LITTLE
-        asked_at = now if is_lone else None
+        asked_at = None
+        if is_lone:
+            asked_at, parts = now, [b"".join(parts)]
         self._pending.append(
             Pending(self._correlation_id, key, version, deadline, begins_at, answered, lost, now, asked_at)
         )
@@ -216,19 +223,29 @@ class BrokerConnection:
 
     def check_deadlines(self, now: float) -> None:
         """Close the connection if an answer is overdue: later ones would queue behind it. Renew the session if due."""
-        if self.is_ready and now >= self._session_ends:
-            self._renew(now)
-        self._see_off()
+        if self._leaving:
+            self._see_off()
         if now < self.next_deadline:
             return
+        if self.is_ready and now >= self._session_ends:
+            self._renew(now)
+            if now < self.next_deadline:
+                return
+        error: Unreachable
         if self._leaving and now >= self._leaving[0].deadline:
-            message = f"{self.address} did not read the request in time"
+            error = Overdue(f"{self.address} did not read the request in time")
         elif self._pending and now >= self._pending[0].deadline:
             late = self._pending[0]
-            message = f"{self.address} did not answer {APIS[late.key].name} within {late.deadline - late.since:g} s"
+            name, patience = APIS[late.key].name, late.deadline - late.since
+            error = Overdue(f"{self.address} did not answer {name} within {patience:g} s")
+        elif self.versions:
+            error = Overdue(f"{self.address} did not renew the login within {self._connect_timeout:g} s")
         else:
-            message = f"{self.address} did not accept the connection in time"
-        self.close(Overdue(message))
+            error = Unreachable(
+                f"{self.address} did not accept the connection within {self._connect_timeout:g} s: "
+                "check the address, and whether a firewall blocks it"
+            )
+        self.close(error)
 
     def close(self, error: FencepostError | None = None) -> None:
         """Fail all unanswered requests. `on_lost` is called only with an error: without one, the user closes."""
@@ -248,7 +265,7 @@ class BrokerConnection:
         pending = self._pending[0]
         correlation_id, body_at = read_response_head(pending.key, pending.version, frame)
         if correlation_id != pending.correlation_id:
-            raise Malformed(f"answer {correlation_id}, expected {pending.correlation_id}")
+            raise Malformed(f"answer {correlation_id} to question {pending.correlation_id}")
         self._pending.popleft()
         if pending.asked_at is not None:
             self.window.went_round(self._clock() - pending.asked_at)
@@ -260,6 +277,11 @@ class BrokerConnection:
             raise
 
     def lost(self, error: FencepostError) -> None:
+        if isinstance(error, ConnectionEnded) and self._pending:
+            error = ConnectionEnded(
+                f"{error} before it answered {APIS[self._pending[0].key].name}; a server does this that is stopping, "
+                "or has as many connections as it may, or expects TLS or SASL"
+            )
         self._end(error, tell=True)
 
     # --- from dialling to ready ---

@@ -1,20 +1,16 @@
-"""How every connection begins: TCP, TLS, versions, authentication.
+"""How every connection begins, once the socket is there: versions, authentication.
 
-The dialogue is written once, without I/O: generators yield questions and are sent the answers (`core/steps.py`).
-Blocking connections (`blocking.py`) wait for each answer, non-blocking ones (`connection.py`) get it in a callback.
-Only the socket is opened in two ways: blocking here, non-blocking in `sockets.py`.
+The dialogue is written without I/O: a generator yields questions and is sent the answers (`core/steps.py`).
 """
 
 from __future__ import annotations
 
-import socket
 import ssl
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost._version import __version__
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.security import Security
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TlsRefused, Unreachable
 from fencepost.wire.apis import API_NAMES, Key
 from fencepost.wire.apis import versions as spoken
@@ -125,36 +121,6 @@ def choose_version(address: Address, offered: Versions, key: int, at_most: int |
     return min(highest, their_highest)
 
 
-def open_socket(address: Address, security: Security, timeout: float) -> socket.socket:
-    """Return a connected socket, with TLS if configured. `timeout` limits connecting and each step of TLS."""
-    context = None if security.tls is None else security.tls.context()
-    try:
-        connected = socket.create_connection(address, timeout)
-    except ConnectionRefusedError:
-        raise Unreachable(
-            f"nothing listens at {address}: start a server there with "
-            f"`fencepost serve --listen {address}`, or name another one"
-        ) from None
-    except socket.gaierror as error:
-        raise Unreachable(f"the host of {address} is unknown ({error.strerror}): check the address") from None
-    except TimeoutError:
-        raise Unreachable(
-            f"{address} did not accept the connection within {timeout:g} s: "
-            "check the address, and whether a firewall blocks it"
-        ) from None
-    except (OSError, ValueError, OverflowError) as error:  # not only OSError: a server may have named any host and port
-        said = getattr(error, "strerror", None) or error
-        raise Unreachable(f"{address} cannot be reached: {said}") from error
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if context is None:
-        return connected
-    try:
-        return context.wrap_socket(connected, server_hostname=address.host)
-    except (OSError, ValueError) as error:
-        connected.close()
-        raise tls_failed(address, error) from error
-
-
 def keeps_us_out(error: FencepostError) -> bool:
     """Return whether the error is about credentials or certificates, which a retry does not cure."""
     return error.code in _ABOUT_CREDENTIALS or isinstance(error, TlsRefused)
@@ -179,19 +145,3 @@ def tls_failed(address: Address, error: Exception) -> Unreachable:
     ended = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError)
     refused = isinstance(error, ssl.SSLError | ValueError) and not ended
     return TlsRefused(message) if refused else Unreachable(message)
-
-
-def ended_by_peer(connected: socket.socket) -> bool:
-    """Return whether the server has closed an idle connection, for example because it restarted."""
-    try:
-        connected.settimeout(0)
-        if isinstance(connected, ssl.SSLSocket):
-            # TLS cannot be peeked at; reading also consumes TLS's own records (session tickets). Unexpected bytes are
-            # as good a reason to reconnect as the end of the stream.
-            connected.recv(1)
-            return True
-        return not connected.recv(1, socket.MSG_PEEK)
-    except (BlockingIOError, ssl.SSLWantReadError):
-        return False
-    except OSError:
-        return True

@@ -1,31 +1,38 @@
 """The choice of the broker to ask: any, the controller, a partition's leader, a group's coordinator.
 
-Only the open channels are kept: administrative requests are rare, so a fresh answer to "who leads?" is worth more than
-a saved round trip. A question that any broker can answer goes to the least loaded one, and to another one when that is
-slow (`whoever`), so a hanging broker delays nobody. Errors that waiting cures (an election, a loading coordinator) are
-retried until the request timeout; all others are raised at once.
+Administrative requests are rare, so a fresh answer to "who leads?" is worth more than a saved round trip. A question
+that any broker can answer goes to the one that answered last, and to another one when that is slow (`ask`): a hanging
+broker delays nobody. Errors that waiting cures (an election, a loading coordinator) are retried until the request
+timeout; all others are raised at once.
+
+Threads may share `Routes`: each request is made on a loop (`blocking.py`) that no other thread uses meanwhile. Loops
+are kept for the next request, with their connections.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.blocking import Channel, Reply, Silent, raise_for
+from fencepost.client.cluster.blocking import FOREVER, Loop, Reply, Request, raise_for
 from fencepost.client.cluster.closing import Closing
-from fencepost.client.cluster.handshake import keeps_us_out
+from fencepost.client.cluster.forking import tell_after_fork
+from fencepost.client.cluster.handshake import INTRODUCTION, Versions, keeps_us_out
 from fencepost.client.cluster.metadata import BrokerNode, question
 from fencepost.client.cluster.patience import Backoff
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.broker_choice import Hedge
-from fencepost.errors import LEADER_MOVED, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
+from fencepost.errors import LEADER_MOVED, Closed, ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.wire.apis import Key
 
 T = TypeVar("T")
+Silent: TypeAlias = Callable[[Address, TimedOut], None]
+"""Called with a server that did not answer in time, on the thread that waited."""
 
 _SEVERAL_KEYS: Final = 4
 """From this version on FindCoordinator takes several keys."""
@@ -54,102 +61,163 @@ class ClusterView(NamedTuple):
     """kio's topics, with their error codes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One broker, to be asked by the threads of a client."""
+
+    routes: Routes
+    address: Address
+
+    def request(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, longer: float = 0.0) -> Reply:
+        """Ask in the newest version that both sides speak (and not above `at_most`), and wait for the answer.
+
+        `longer`: seconds in addition to the request timeout, for a request that the server holds back."""
+        timeout = self.routes.settings.request_timeout + longer
+        return self._ask(Request.of(key, fields, at_most=at_most, timeout=timeout)).reply()
+
+    def versions(self) -> Versions:
+        """Return the APIs that the server offers: key → (lowest, highest version)."""
+        return self._ask(Request()).versions
+
+    def offers(self, key: int) -> bool:
+        return key in self.versions()
+
+    def _ask(self, request: Request) -> Request:
+        self.routes.run(lambda loop: loop.ask(self.address, request))
+        if request.error is not None:
+            if isinstance(request.error, TimedOut):
+                self.routes.on_silent(self.address, request.error)
+            raise request.error
+        return request
+
+
 class Routes(Closing):
-    """The channels to one cluster. Threads may share them."""
+    """The ways to the brokers of one cluster. Threads may share them."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
-        self.on_silent: Silent | None = None
-        # Channels by address; setdefault on a dict is atomic, and a channel that loses the race was never connected.
-        self._channels: dict[Address, Channel] = {}
+        self.on_silent: Silent = _tell_nobody
+        # For all threads without a lock: single operations of a deque or a dict are atomic.
+        self._idle: deque[Loop] = deque()
+        self._busy: dict[Loop, int] = {}
+        """The loops in use, with the threads that use them."""
+        self._is_closed = False
         self._answered: tuple[Address, ...] = ()
         """The server that answered last, if any, so that a silent one is not asked first again and again."""
         self._others: tuple[Address, ...] = ()
         """The brokers that metadata has named: a user may give only one of them."""
-        self._is_closed = False
+        tell_after_fork(self)
 
     def close(self) -> None:
-        """Close all channels. Later requests raise Closed, also that of a thread that has just chosen its broker."""
+        """Close the connections, for good. Requests of other threads fail, and later ones raise Closed."""
         self._is_closed = True
-        for channel in list(self._channels.values()):
-            channel.close()
+        for loop in list(self._busy):
+            loop.stop()
+        self._close_idle()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed(f"the connections to {self.settings.addresses} were closed by this client")
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            try:
+                self._idle.pop().close()
+            except IndexError:  # another thread was quicker
+                return
+
+    def after_fork(self) -> None:
+        """Close the copies of the parent's sockets in a forked child."""
+        for loop in [*self._idle, *self._busy]:
+            loop.forget_sockets()
+        self._idle.clear()
+        self._busy.clear()
 
     def is_asking(self) -> bool:
         """Return whether this thread is in a request already: it is a signal handler's."""
-        return bool(self._channels) and any(channel.is_mine for channel in list(self._channels.values()))
+        return threading.get_ident() in self._busy.values()
+
+    def run(self, work: Callable[[Loop], T]) -> T:
+        """Do something with connections that no other thread uses meanwhile."""
+        self._check_open()
+        try:
+            loop = self._idle.pop()
+        except IndexError:
+            loop = Loop(self.settings)
+        self._busy[loop] = threading.get_ident()
+        try:
+            outcome = work(loop)
+        except BaseException:  # KeyboardInterrupt too: nobody knows what is left to be read or written
+            loop.close()
+            raise
+        finally:
+            self._busy.pop(loop, None)
+        if not loop.has_connections:
+            loop.close()
+            return outcome
+        self._idle.append(loop)
+        if self._is_closed:
+            self._close_idle()
+        return outcome
 
     def channel(self, address: Address) -> Channel:
-        known = self._channels.get(address)
-        if known is None:
-            fresh = Channel(address, self.settings, on_silent=self._silent)
-            known = self._channels.setdefault(address, fresh)
-            if self._is_closed:  # perhaps since `close` looked
-                known.close()
-        return known
-
-    def _silent(self, address: Address, error: TimedOut) -> None:
-        if self.on_silent is not None:
-            self.on_silent(address, error)
+        return Channel(self, address)
 
     def to(self, broker: BrokerNode) -> Channel:
         return self.channel(Address(broker.host, broker.port))
 
     def any(self) -> Channel:
-        """Return a connected channel: to the server that answered last, or to the first that answers."""
+        """Return the server that answered last, or the first that answers."""
+        return self.channel(self._whoever(Request)[0])
 
-        def connected(channel: Channel) -> Channel:
-            channel.versions()
-            return channel
-
-        return self.whoever(connected)
-
-    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
-        """Make a call that changes nothing on the least loaded server, and on another one when that is slow.
+    def ask(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, first: Iterable[Address] = ()
+    ) -> Reply:
+        """Put a question that changes nothing to one server, and to another one when that is slow.
 
         The first answer counts, also an error code. Candidates are `first`, which is preferred, the given servers, and
         all brokers met so far. Raise Unreachable or TimedOut if none of them answers."""
-        met = [*self.settings.servers, *self._others, *list(self._channels)]
-        candidates = list(dict.fromkeys([*first, *self._answered, *met]))
+        return self._whoever(lambda: Request.of(key, fields, at_most=at_most), first)[1].reply()
+
+    def _whoever(self, make: Callable[[], Request], first: Iterable[Address] = ()) -> tuple[Address, Request]:
+        """Return the server that answered first, and the request that it answered."""
+        candidates = list(dict.fromkeys([*first, *self._answered, *self.settings.servers, *self._others]))
+
+        def hedged(loop: Loop) -> tuple[Address, Request]:
+            hedge: Hedge[Address] = Hedge(time.monotonic())
+            left = list(candidates)
+            asked: dict[Address, Request] = {}
+            refusals: list[Unreachable | TimedOut] = []
+            while True:
+                now = time.monotonic()
+                chosen = hedge.choose({address: loop.load(address) for address in left}, now)
+                if chosen is not None:
+                    left.remove(chosen)
+                    hedge.asked(chosen, now)
+                    asked[chosen] = loop.put(chosen, make())
+                elif not hedge.is_waiting:
+                    raise _nobody_answered(candidates, refusals)
+                loop.run_until(
+                    lambda: any(request.is_over for request in asked.values()), hedge.next_at if left else FOREVER
+                )
+                for address, request in list(asked.items()):
+                    if not request.is_over:
+                        continue
+                    if not isinstance(request.error, Unreachable | TimedOut):
+                        return address, request
+                    del asked[address]
+                    refusals.append(request.error)
+                    hedge.failed(address, time.monotonic())
+
         if len(candidates) == 1:
-            return call(self.channel(candidates[0]))
-        outcomes: queue.SimpleQueue[tuple[Address, T | BaseException]] = queue.SimpleQueue()
-
-        def ask(address: Address) -> None:
-            channel = self.channel(address)
-            try:
-                outcomes.put((address, call(channel)))
-            except BaseException as error:  # noqa: BLE001 - raised, or ignored, by the thread that waits
-                outcomes.put((address, error))
-
-        hedge: Hedge[Address] = Hedge(time.monotonic())
-        left = dict.fromkeys(candidates)
-        refusals: list[Unreachable | TimedOut] = []
-        while True:
-            now = time.monotonic()
-            chosen = hedge.choose({address: self.channel(address).load for address in left}, now)
-            if chosen is not None:
-                del left[chosen]
-                hedge.asked(chosen, now)
-                _on_its_own_thread(ask, chosen)
-            elif not hedge.is_waiting:
-                raise _nobody_answered(candidates, refusals)
-            try:
-                patience = max(0.0, hedge.next_at - now) if left else None
-                address, outcome = outcomes.get(timeout=patience)
-            except queue.Empty:
-                continue
-            if isinstance(outcome, Unreachable | TimedOut):
-                refusals.append(outcome)
-                hedge.failed(address, time.monotonic())
-                continue
-            self._answered = (address,)
-            if isinstance(outcome, BaseException):
-                raise outcome
-            return outcome
-
-    def ask(self, key: Key, fields: Mapping[str, Any], *, at_most: int | None = None) -> Reply:
-        """Send a request that changes nothing; return the first answer."""
-        return self.whoever(lambda channel: channel.request(key, fields, at_most=at_most))
+            address, request = candidates[0], make()
+            self.run(lambda loop: loop.ask(address, request))
+        else:
+            address, request = self.run(hedged)
+        self._answered = (address,)
+        if request.error is not None:
+            raise request.error
+        return address, request
 
     def view(self, topics: Iterable[str] | None = ()) -> ClusterView:
         """Return the brokers and the given topics (None: all). Never creates a topic."""
@@ -184,12 +252,8 @@ class Routes(Closing):
         brokers = sorted(view.brokers.values(), key=lambda broker: broker.id != view.controller)
         if len(brokers) == 1:
             return self.to(brokers[0])
-
-        def answering(channel: Channel) -> Channel:
-            channel.round_trip()
-            return channel
-
-        return self.whoever(answering, [Address(broker.host, broker.port) for broker in brokers])
+        addresses = [Address(broker.host, broker.port) for broker in brokers]
+        return self.channel(self.ask(Key.API_VERSIONS, INTRODUCTION, first=addresses).address)
 
     def leaders(self, topic: str, partitions: Iterable[int] | None = None) -> dict[BrokerNode, list[int]]:
         """Return each leader with those of the given partitions (None: all) that it leads."""
@@ -244,12 +308,8 @@ class Routes(Closing):
                     raise
 
 
-def _on_its_own_thread(ask: Callable[[Address], None], address: Address) -> None:
-    """Ask a broker on a short-lived thread, because a channel blocks. The request timeout, or `close`, ends it."""
-    try:
-        threading.Thread(target=ask, args=(address,), daemon=True, name="fencepost-ask").start()
-    except RuntimeError:  # the interpreter is shutting down and starts no more threads
-        ask(address)
+def _tell_nobody(address: Address, error: TimedOut) -> None:
+    """Do nothing: no other connection of this client depends on the server."""
 
 
 def _nobody_answered(tried: list[Address], refusals: list[Unreachable | TimedOut]) -> FencepostError:

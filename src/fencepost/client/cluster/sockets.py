@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
 import selectors
 import socket
 import ssl
@@ -32,6 +33,10 @@ _MOST_PER_TURN: Final = 4 << 20
 """Bytes read from one socket before the next one is read."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, count, by option name; not every system has them."""
+
+
+class ConnectionEnded(Unreachable):
+    """The peer has closed the connection."""
 
 
 class Handler(Protocol):
@@ -214,6 +219,8 @@ class SocketLink:
         self._handler: Handler | None = handler
         self._tls = tls
         self._handshaking = False
+        self._is_full = False
+        """The socket takes no more for now: it is watched until it does."""
         self._open = False
         self._candidates: deque[tuple[int, str, int]] = deque()
         self._out: deque[memoryview] = deque()
@@ -278,7 +285,13 @@ class SocketLink:
         self._shut()
         if not self._candidates:
             said = (getattr(why, "strerror", None) or str(why)) if why is not None else "the host has no address"
-            self._fail(f"{self.address} cannot be reached: {said}")
+            if isinstance(why, OSError) and why.errno == errno.ECONNREFUSED:
+                self._fail(
+                    f"nothing listens at {self.address}: start a server there with "
+                    f"`fencepost serve --listen {self.address}`, or name another one"
+                )
+            else:
+                self._fail(f"{self.address} cannot be reached: {said}")
             return
         family, host, port = self._candidates.popleft()
         try:
@@ -312,7 +325,7 @@ class SocketLink:
         assert self.socket is not None
         code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._dial_next(OSError(code, _describe(code)))
+            self._dial_next(OSError(code, os.strerror(code)))
             return
         self._candidates.clear()
         if self._tls is None:
@@ -361,6 +374,8 @@ class SocketLink:
                 if isinstance(sock, ssl.SSLSocket):
                     _join_small(out)
                     sent = sock.send(out[0])
+                elif len(out) == 1:
+                    sent = sock.send(out[0])
                 else:
                     sent = sock.sendmsg([out[i] for i in range(min(len(out), _BUFFERS_PER_WRITE))])
                 self.written += sent
@@ -373,7 +388,9 @@ class SocketLink:
         except OSError as error:
             self._fail(self._ended(error))
             return
-        self._network.watch(self, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
+        if self._is_full or out:
+            self._is_full = bool(out)
+            self._network.watch(self, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0))
 
     def _receive(self) -> None:
         sock, taken = self.socket, 0
@@ -383,7 +400,7 @@ class SocketLink:
                 free = self._frames.free()
                 got = sock.recv_into(free)
                 if not got:
-                    self._fail(f"{self.address} closed the connection")
+                    self._fail(ConnectionEnded(f"{self.address} closed the connection"))
                     return
                 taken += got
                 for frame in self._frames.filled(got):
@@ -395,14 +412,17 @@ class SocketLink:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except Malformed as error:
-            self._fail(f"{self.address} sent an invalid answer: {error}")
+            if self.max_answer == MAX_HANDSHAKE_ANSWER:
+                self._fail(f"what listens at {self.address} does not speak Kafka's protocol ({error})")
+            else:
+                self._fail(f"{self.address} sent an invalid answer: {error}")
         except OSError as error:
             self._fail(self._ended(error))
 
     def _ended(self, error: OSError) -> FencepostError:
         if isinstance(error, ssl.SSLError):
             return tls_failed(self.address, error)
-        return Unreachable(f"{self.address} closed the connection: {error.strerror or error}")
+        return ConnectionEnded(f"{self.address} closed the connection ({error.strerror or error})")
 
     def _fail(self, why: str | FencepostError) -> None:
         handler, self._handler = self._handler, None
@@ -440,9 +460,3 @@ def _keep_alive(sock: socket.socket) -> None:
 
 def _has_pending(sock: socket.socket) -> bool:
     return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
-
-
-def _describe(code: int) -> str:
-    if code == errno.ECONNREFUSED:
-        return "nothing listens there"
-    return OSError(code, "").strerror or errno.errorcode.get(code, str(code))

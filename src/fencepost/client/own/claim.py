@@ -23,7 +23,7 @@ from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.routing import Routes
 from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
-from fencepost.core.own.lease import Lease, lease_over
+from fencepost.core.own.lease import NEVER, Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import Fenced, FencepostError
 from fencepost.types import Generation
@@ -262,6 +262,50 @@ class Claim(OwnedRows):
     def __repr__(self) -> str:
         names = ", ".join(self.rows)
         return f"<Claim of {names} in {self.group!r}: generation {self.generation}, token {self.token}>"
+
+
+class LeaseWatch:
+    """A thread that looks at a lease when it ends, so that `lost` is set and `on_lost` is called although nobody asks.
+
+    It runs while there is a lease; any thread may call the methods. A producer's send thread looks itself: this one is
+    for readers, which have no thread, and for holds on Apache Kafka."""
+
+    def __init__(self, lease: Lease, clock: Clock, look: Callable[[], object]) -> None:
+        """`look` returns something true if the ownership is lost."""
+        self._lease = lease
+        self._clock = clock
+        self._look = look
+        self._changed = threading.Condition()
+        self._is_running = False
+        self._is_over = False
+
+    def go_on(self) -> None:
+        """Watch the lease that has begun or was shortened."""
+        with self._changed:
+            self._changed.notify_all()
+            if not self._is_running and not self._is_over and self._lease.end != NEVER:
+                threading.Thread(target=self._run, name="fencepost-lease", daemon=True).start()
+                self._is_running = True
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while self._waits() and not self._look():
+            pass  # an answer came just in time
+
+    def _waits(self) -> bool:
+        """Wait for the end of the lease. Return False if there is nothing more to wait for."""
+        with self._changed:
+            while not self._is_over and (end := self._lease.end) != NEVER:
+                now = self._clock.monotonic()
+                if now >= end:
+                    return True
+                self._changed.wait(min(end - now, threading.TIMEOUT_MAX))
+            self._is_running = False
+            return False
 
 
 def _nothing() -> None:

@@ -16,14 +16,12 @@ out of reach.
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from fencepost.client.cluster.addresses import Servers
-from fencepost.client.cluster.blocking import Channel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.checks import only_known
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.forking import tell_after_fork
@@ -103,24 +101,29 @@ def _nothing() -> None:
 class ServerHold(Hold):
     """A hold through a connection to fencepost's server."""
 
-    def __init__(self, channel: Channel, group: str, rows: Sequence[OwnedResource], lease: Lease, clock: Clock) -> None:
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        group: str,
+        rows: Sequence[OwnedResource],
+        lease: Lease,
+        clock: Clock,
+        request_timeout: float,
+    ) -> None:
         super().__init__(group, rows, lease, clock)
-        self._channel = channel
-        self._stop = threading.Event()
-        self._woken, self._wake = socket.socketpair()
+        self._connection = connection
+        self._request_timeout = request_timeout
+        self._is_closed = False
         self._watcher = threading.Thread(target=self._watch, name="fencepost-hold", daemon=True)
         self._watcher.start()
         tell_after_fork(self)
 
     def close(self) -> None:
         """Release everything."""
-        self._stop.set()
-        with contextlib.suppress(OSError):  # closed before
-            self._wake.shutdown(socket.SHUT_RDWR)  # wakes the watcher even if a forked child has a copy
-        self._channel.close()  # ends a heartbeat that a silent server does not answer
+        self._is_closed = True
+        self._connection.stop()  # also ends a heartbeat that a silent server does not answer
         self._watcher.join()
-        self._wake.close()
-        self._woken.close()
+        self._connection.close()
         self._let_go()
 
     def after_fork(self) -> None:
@@ -128,23 +131,19 @@ class ServerHold(Hold):
         self.lost = threading.Event()  # a thread that the child lacks may hold the old lock
         self.lost.set()
         self._is_parents = True
-        self._wake.close()
-        self._woken.close()
-        self._channel.forget_socket()
+        self._connection.forget_sockets()
 
     def _watch(self) -> None:
         """Keep the session alive, and notice the end of the connection or of the lease at once."""
         while True:
-            self._channel.wait_for_end(self.lease.beat or _BEAT_WITHOUT_SESSION, self._woken)
-            if self._stop.is_set():
-                return
-            sent_at = self._clock.monotonic()
             try:
+                self._connection.wait_for_end(self.lease.beat or _BEAT_WITHOUT_SESSION)
+                sent_at = self._clock.monotonic()
                 if not self.lease.is_over(sent_at):
-                    _beat(self._channel, self.group, self.lease.end - sent_at)
+                    _beat(self._connection, self.group, min(self._request_timeout, self.lease.end - sent_at))
                     self.lease.renew(sent_at)
             except FencepostError:
-                if not self._stop.is_set():
+                if not self._is_closed:
                     self.look()  # whether it was the lease
                     self.lost.set()
                 return
@@ -175,32 +174,26 @@ def hold(
     request = check_claim(group, resources, generation=generation, wait=wait, after=after, session=session)
     with Routes(settings) as routes:
         address = routes.any().address
-    channel = Channel(address, settings)
-    channel.request_timeout += request.wait or 0.0
+    connection = BlockingConnection(address, settings)
     try:
-        if not channel.offers(Key.OWN):
+        if Key.OWN not in connection.versions:
             from fencepost.client.own.kafka_hold import hold_on_kafka  # for weight: loads readers and transactions
 
-            channel.close()
+            connection.close()
             return hold_on_kafka(settings, request)
         sent_at = clock.monotonic()
-        rows = granted_by(request.group, channel.request(Key.OWN, request.fields()).message)
-        channel.request_timeout = settings.request_timeout  # the claim no longer waits
+        patience = settings.request_timeout + (request.wait or 0.0)
+        rows = granted_by(request.group, connection.request(Key.OWN, request.fields(), timeout=patience))
         if lease.begins_with_heartbeat(sent_at, session, now := clock.monotonic()):
             sent_at = now
-            _beat(channel, request.group, session)
+            _beat(connection, request.group, min(session, settings.request_timeout))
         lease.grant(sent_at, session)
     except BaseException:
-        channel.close()
+        connection.close()
         raise
-    return ServerHold(channel, request.group, rows, lease, clock)
+    return ServerHold(connection, request.group, rows, lease, clock, settings.request_timeout)
 
 
-def _beat(channel: Channel, group: str, patience: float) -> None:
+def _beat(connection: BlockingConnection, group: str, patience: float) -> None:
     """Send an empty claim as a heartbeat. The resources belong to this connection and end with it."""
-    request_timeout = channel.request_timeout
-    channel.request_timeout = min(request_timeout, patience)
-    try:
-        channel.request(Key.OWN, own_fields(group, []), reconnect=False)
-    finally:
-        channel.request_timeout = request_timeout
+    connection.request(Key.OWN, own_fields(group, []), timeout=patience)

@@ -14,9 +14,9 @@ from typing import Any
 from fencepost.client.cluster.forking import tell_after_fork
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.cluster.settings import ClientSettings
+from fencepost.client.own.claim import LeaseWatch
 from fencepost.client.own.hold import Hold
 from fencepost.client.own.kafka import WAITING_SESSION, KafkaOwner
-from fencepost.client.own.lease_watch import LeaseWatch
 from fencepost.clock import SystemClock
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.ownership import OwnedResource

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.core.own.lease import BEATS_PER_SESSION, Lease
 from fencepost.errors import ErrorCode, FencepostError, TimedOut

@@ -5,14 +5,16 @@ A producer's send thread sends its claims, a reader's caller those of the reader
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.blocking import Channel, Reply
+from fencepost.client.cluster.blocking import Reply
+from fencepost.client.cluster.handshake import Versions
 from fencepost.client.cluster.interrupts import Outcome
 from fencepost.client.cluster.owner_connection import PendingClaim
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.produce.sender import Sender
 from fencepost.client.read.fetcher import Fetcher
@@ -20,8 +22,6 @@ from fencepost.client.transactions.coordinator import Transactional
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.ownership import OwnedResource
 from fencepost.errors import FencepostError, TimedOut, Unreachable
-
-T = TypeVar("T")
 
 
 class ServerProducerBackend:
@@ -109,6 +109,7 @@ class ServerReaderBackend:
         return pending.outcome.result()
 
 
+@dataclass(frozen=True, slots=True)
 class SharedChannel(Channel):
     """Blocking requests of other threads over an owner's connection.
 
@@ -117,35 +118,28 @@ class SharedChannel(Channel):
     topic to a transaction, and a transaction ends with its owner only if it came over the owner's connection (OWN-9).
     """
 
-    def __init__(self, address: Address, sender: Sender) -> None:
-        super().__init__(address)
-        self._sender = sender
+    sender: Sender
 
-    def request(
-        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, reconnect: bool = True
-    ) -> Reply:
+    def request(self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, longer: float = 0.0) -> Reply:
         outcome: Outcome[Reply] = Outcome()
 
         def ask() -> None:
-            connection = self._sender.owner.ready()
+            connection = self.sender.owner.ready()
             version = connection.version(key, at_most)
 
             def answered(answer: Any) -> None:
-                outcome.set_result(Reply(version, answer))
+                outcome.set_result(Reply(version, answer, connection.address))
 
             def lost(error: FencepostError, left: bool) -> None:
                 outcome.set_exception(Unreachable(str(error)))
 
             connection.ask(key, fields, answered, lost, at_most=at_most)
 
-        self._sender.call(ask)
+        self.sender.call(ask)
         return outcome.result()
 
-    def versions(self) -> Mapping[int, tuple[int, int]]:
-        return self._sender.call(lambda: dict(self._sender.owner.ready().versions))
-
-    def close(self) -> None:
-        """Leave the connection open: it belongs to the owner."""
+    def versions(self) -> Versions:
+        return self.sender.call(lambda: self.sender.owner.ready().versions)
 
 
 class SharedRoutes(Routes):
@@ -153,10 +147,15 @@ class SharedRoutes(Routes):
 
     def __init__(self, settings: ClientSettings, sender: Sender) -> None:
         super().__init__(settings)
-        self._shared = SharedChannel(settings.servers[0], sender)
+        self._shared = SharedChannel(self, settings.servers[0], sender)
 
     def channel(self, address: Address) -> Channel:
         return self._shared
 
-    def whoever(self, call: Callable[[Channel], T], first: Iterable[Address] = ()) -> T:
-        return call(self._shared)
+    def any(self) -> Channel:
+        return self._shared
+
+    def ask(
+        self, key: int, fields: Mapping[str, Any], *, at_most: int | None = None, first: Iterable[Address] = ()
+    ) -> Reply:
+        return self._shared.request(key, fields, at_most=at_most)

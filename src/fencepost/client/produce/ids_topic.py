@@ -86,8 +86,8 @@ class IdsTopic:
         def append() -> Offset:
             with LeaderChannels(self._routes) as channels:
                 channel = channels.to_leader(self._topic.where)
-                channel.send_batch(*self._topic.where, batch, None)
-                answer = channel.receive_produced()
+                channel.send_batches({self._topic.where: batch}, None)
+                ((_, answer),) = channel.receive_produced()
                 raise_for(answer.error_code, f"writing to {IDS_TOPIC}")
                 return Offset(answer.base_offset + len(rows) - 1)
 

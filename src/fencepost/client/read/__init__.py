@@ -2,7 +2,6 @@
 
 fetcher.py   the reader's engine: fetches from all leaders, keeps a bounded amount ready
 scan.py      the batches of an answer that a reader may see
-ranges.py    the record batches of a range of offsets, as they stand in the log
+ranges.py    the record batches of a range of offsets, and single records, as they are in the log
 resending.py fetched batches as a producer would send them, for copies
-picked.py    single large records by their offsets
 """

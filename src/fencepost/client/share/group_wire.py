@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
-from fencepost.client.cluster.blocking import Channel
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.client.share.places import by_topic
 from fencepost.core.groups.classic_member import (
     ClassicBeat,
@@ -122,8 +121,7 @@ class MemberWire:
     def _ask(self, key: int, fields: Mapping[str, Any], longer: float = 0.0) -> Any:
         if self._channel is None:
             self._channel = self._routes.to(self._routes.coordinator(self._group))
-        self._channel.request_timeout = self._routes.settings.request_timeout + longer
-        answer = self._channel.request(key, fields).message
+        answer = self._channel.request(key, fields, longer=longer).message
         if ErrorCode.of(getattr(answer, "error_code", 0)) in (
             ErrorCode.NOT_COORDINATOR,
             ErrorCode.COORDINATOR_NOT_AVAILABLE,

@@ -9,14 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.cluster.routing import Routes
-from fencepost.client.cluster.settings import ClientSettings
 from fencepost.errors import FencepostError
 
 log = logging.getLogger("fencepost.reader")
@@ -73,41 +69,3 @@ class Lookups(Generic[T]):
 
     def close(self) -> None:
         self._over.set()
-
-
-class Inquirers:
-    """Connections for lookups, kept for the next one: a new handshake costs more than the question."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        self._settings = settings
-        self._idle: deque[tuple[Routes, Admin]] = deque()
-        self._is_closed = False
-
-    @contextmanager
-    def borrowed(self) -> Iterator[tuple[Routes, Admin]]:
-        """Lend a pair to one thread. After an error it is closed: the cluster may look different now."""
-        try:
-            pair = self._idle.pop()
-        except IndexError:
-            pair = Routes(self._settings), Admin(self._settings)
-        try:
-            yield pair
-        except BaseException:
-            _close(pair)
-            raise
-        self._idle.append(pair)
-        if self._is_closed:
-            self.close()
-
-    def close(self) -> None:
-        self._is_closed = True
-        while self._idle:
-            try:
-                _close(self._idle.pop())
-            except IndexError:  # another thread was quicker
-                return
-
-
-def _close(pair: tuple[Routes, Admin]) -> None:
-    for each in pair:
-        each.close()

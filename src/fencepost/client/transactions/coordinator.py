@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from fencepost.client.cluster.blocking import Channel, raise_for
+from fencepost.client.cluster.blocking import raise_for
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
-from fencepost.client.cluster.routing import Routes
+from fencepost.client.cluster.routing import Channel, Routes
 from fencepost.core.producers.pid import FENCING, Identity
 from fencepost.errors import ErrorCode, FencepostError, ServerError, TimedOut, Unreachable
 from fencepost.types import NO_EPOCH, NO_PID, Epoch, Milliseconds, Pid, TopicPartition
@@ -180,7 +180,7 @@ class Transactional:
         aborts = self._aborts
 
         def ask(channel: Channel) -> None:
-            if self._aborts != aborts:  # by another errand meanwhile: a retry would begin a new transaction
+            if self._aborts != aborts:  # by another step meanwhile: a retry would begin a new transaction
                 raise ServerError(ErrorCode.INVALID_TXN_STATE, f"a transaction of {self.name!r} was aborted meanwhile")
             fields = {
                 "v3_and_below_transactional_id": self.name,
@@ -290,7 +290,7 @@ class Transactional:
         pauses = Backoff(_FIRST_PAUSE, self.routes.settings.retry_backoff)
         while True:
             try:
-                channel = self._channel  # another errand of the same producer may reset it meanwhile
+                channel = self._channel  # another step of the same producer may reset it meanwhile
                 if channel is None:
                     channel = self._channel = self.routes.to(self.routes.transaction_coordinator(self.name))
                 answer = ask(channel)

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from fencepost.client.admin.offsets import PartitionAdmin
 from fencepost.client.cluster.addresses import Address
-from fencepost.client.cluster.batch_channel import BatchChannel
+from fencepost.client.cluster.blocking import BlockingConnection
 from fencepost.client.cluster.closing import Closing
 from fencepost.client.cluster.handshake import keeps_us_out
 from fencepost.client.cluster.patience import Backoff
@@ -73,30 +73,30 @@ class LeaderChannels(Closing):
     def __init__(self, routes: Routes) -> None:
         self.routes = routes
         self.admin = PartitionAdmin(routes)
-        self._open: dict[Address, BatchChannel] = {}
+        self._open: dict[Address, BlockingConnection] = {}
 
-    def to_leader(self, where: TopicPartition) -> BatchChannel:
+    def to_leader(self, where: TopicPartition) -> BlockingConnection:
         (channel,) = self.to_leaders([where])
         return channel
 
-    def to_leaders(self, targets: Iterable[TopicPartition]) -> dict[BatchChannel, list[TopicPartition]]:
+    def to_leaders(self, targets: Iterable[TopicPartition]) -> dict[BlockingConnection, list[TopicPartition]]:
         """Return a channel to each leader of these partitions, with those that it leads."""
         by_topic: dict[str, list[int]] = {}
         for topic, partition in targets:
             by_topic.setdefault(topic, []).append(partition)
-        found: dict[BatchChannel, list[TopicPartition]] = {}
+        found: dict[BlockingConnection, list[TopicPartition]] = {}
         for topic, partitions in by_topic.items():
             for leader, led in self.routes.leaders(topic, partitions).items():
                 channel = self._to(Address(leader.host, leader.port))
                 found.setdefault(channel, []).extend(TopicPartition(topic, partition) for partition in led)
         return found
 
-    def _to(self, address: Address) -> BatchChannel:
+    def _to(self, address: Address) -> BlockingConnection:
         if address not in self._open:
-            self._open[address] = BatchChannel.open(address, self.routes.settings)
+            self._open[address] = BlockingConnection(address, self.routes.settings)
         return self._open[address]
 
-    def drop(self, channel: BatchChannel) -> None:
+    def drop(self, channel: BlockingConnection) -> None:
         channel.close()
         self._open.pop(channel.address, None)
 
@@ -184,7 +184,7 @@ class PartitionWriter:
         self._next = 0
         self._confirmed = -1 if fresh else self._ask()
         self._alone = self._confirmed < 0
-        self._channel: BatchChannel | None = None
+        self._channel: BlockingConnection | None = None
         self._unanswered: deque[SentBatch] = deque()
         self.repeated = 0
         """The number of batches that the partition had already."""
@@ -217,7 +217,7 @@ class PartitionWriter:
     def _send(self, sent: SentBatch) -> None:
         if self._channel is None:
             self._channel = self._channels.to_leader(self._where)
-        self._channel.send_batch(self._where.topic, self._where.partition, sent.batch, self._transaction.name)
+        self._channel.send_batches({self._where: sent.batch}, self._transaction.name)
 
     def _settle(self, upto: int) -> None:
         while len(self._unanswered) > upto:
@@ -228,7 +228,7 @@ class PartitionWriter:
 
     def _receive(self) -> None:
         assert self._channel is not None
-        answer = self._channel.receive_produced()
+        ((_, answer),) = self._channel.receive_produced()
         code = ErrorCode.of(answer.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             name = self._transaction.name
@@ -289,13 +289,13 @@ def write_first_batches(
         stamp_producer(batch, header, identity.pid, identity.epoch, 0, transactional=transaction.name is not None)
         last[where] = header.last_offset_delta
     confirmed: dict[TopicPartition, int] = {}
-    sent: list[BatchChannel] = []
+    sent: list[BlockingConnection] = []
     try:
         for channel, led in channels.to_leaders(batches).items():
             sent.append(channel)
             channel.send_batches({where: batches[where] for where in led}, transaction.name)
         for channel in list(sent):
-            for topic, answer in channel.receive_all_produced():
+            for topic, answer in channel.receive_produced():
                 where = TopicPartition(topic or "", answer.index)
                 if ErrorCode.of(answer.error_code) in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                     confirmed[where] = last[where]
