@@ -36,7 +36,7 @@ class ProducerOptions:
     compression: Compression = setting("none", "Codec of the batches.")
     compression_level: int | None = setting(None, "Level of the codec; None: its default.")
     batch_size: int = setting(
-        128 << 10,
+        512 << 10,
         "Maximum bytes of a batch, before compression; a record that does not fit opens the next batch.",
     )
     linger: float = setting(
