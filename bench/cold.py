@@ -217,8 +217,8 @@ def tuned(reps: int, sizes: str, counts: str, kind: str) -> None:
         for size, count in product(map(int, sizes.split(",")), map(int, counts.split(","))):
             records = max(500, min(500_000, (200 << 20) // (size + 100)))
             found: list[list[tuple[float, float]]] = [[] for _ in _BY_HAND]
-            with topics.topic(broker, count) as topic:
-                for _, (at, settings) in product(range(reps), enumerate(_BY_HAND)):
+            for _, (at, settings) in product(range(reps), enumerate(_BY_HAND)):
+                with topics.topic(broker, count) as topic:  # our server remembers 100,000 producers of partitions
                     words = "with", broker.address, topic, size, count, records, json.dumps(settings)
                     found[at].append(ask(*words))
             seconds, cpu = ([median(each[part] for each in times) for times in found] for part in (0, 1))

@@ -106,7 +106,7 @@ def test_tickets_are_settled_in_time_while_the_leader_is_stopped(stoppable: Stop
     the server goes on, every record is there once at most, and in order."""
     servers, topic, partition, stopped = stoppable
     sent: list[bytes] = []
-    with Producer(servers, delivery_timeout=1.0, request_timeout=250.0, when_full="raise") as producer:
+    with Producer(servers, delivery_timeout=1.0, request_timeout=250.0, block_timeout=0) as producer:
 
         def send() -> Ticket:
             sent.append(b"%06d" % len(sent))

@@ -161,7 +161,7 @@ def test_a_server_that_is_not_there_fails_the_record_with_the_reason() -> None:
 def test_memory_that_is_full_raises_where_that_was_chosen(server: TestedServer, topic: str) -> None:
     """PROD-1."""
     with Proxy(server.address) as proxy:
-        producer = Producer(proxy.address, buffer_memory=100_000, when_full="raise")
+        producer = Producer(proxy.address, buffer_memory=100_000, block_timeout=0)
         producer.send(topic, b"v").result(30)
         proxy.next(Api.PRODUCE, DelayedAnswer(1.0))
 

@@ -149,7 +149,7 @@ class AsyncProducer(OnePerProcess):
         **options: Unpack[ProducerKeywords],
     ) -> None:
         check_known("AsyncProducer", options, ProducerKeywords.__annotations__)
-        options.setdefault("when_full", "raise")  # blocking would stop the event loop
+        options.setdefault("block_timeout", 0)  # blocking would stop the event loop
         self._make: Callable[[], Producer] = lambda: Producer(servers, ids=ids, **options)
         self._producer: Producer | None = None
 

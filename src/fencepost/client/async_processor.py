@@ -124,7 +124,7 @@ class AsyncProcessor(OnePerProcess):
         **options: Unpack[ProcessorKeywords],
     ) -> None:
         check_known("AsyncProcessor", options, ["group", "start", "stop", *ProcessorKeywords.__annotations__])
-        options["producer"] = {"when_full": "raise", **(options.get("producer") or {})}  # blocking would stop the loop
+        options["producer"] = {"block_timeout": 0, **(options.get("producer") or {})}  # blocking would stop the loop
         self._make: Callable[[], Processor] = lambda: Processor(
             servers, topics, group=group, start=start, stop=stop, **options
         )

@@ -26,7 +26,6 @@ from fencepost.client.produce.options import (
     Partitioner,
     ProducerOptions,
     Serializer,
-    WhenFull,
 )
 from fencepost.client.produce.send_thread import SendThread, print_error
 from fencepost.client.produce.sender import Sender
@@ -55,7 +54,6 @@ class ProducerKeywords(TypedDict, total=False):
     batch_size: int
     linger: float
     buffer_memory: int
-    when_full: WhenFull
     block_timeout: float | None
     max_request_size: int
     delivery_timeout: float

@@ -18,7 +18,6 @@ Partitioner: TypeAlias = Callable[[bytes | None, int], int]
 not block."""
 Serializer: TypeAlias = Callable[[Any], bytes | str | None]
 Acks: TypeAlias = Literal["all", "leader", "none"]
-WhenFull: TypeAlias = Literal["block", "raise"]
 OnError: TypeAlias = Callable[[SendFailed], object]
 OnStats: TypeAlias = Callable[[ProducerStats], object]
 
@@ -36,7 +35,7 @@ class ProducerOptions:
     compression: Compression = setting("none", "Codec of the batches.")
     compression_level: int | None = setting(None, "Level of the codec; None: its default.")
     batch_size: int = setting(
-        128 << 10,
+        512 << 10,
         "Maximum bytes of a batch, before compression; a record that does not fit opens the next batch.",
     )
     linger: float = setting(
@@ -49,13 +48,10 @@ class ProducerOptions:
         "Maximum bytes of unsettled records. One topic holds at most as much as is still free, and one partition "
         "at most as much as is still free of its topic's share.",
     )
-    when_full: WhenFull = setting(
-        "block",
-        "Behaviour of send when buffer_memory is full: block until there is room, or raise BufferFull.",
-    )
     block_timeout: float | None = setting(
         None,
-        "Seconds that send blocks before it raises BufferFull; None: without limit.",
+        "Seconds that send blocks before it raises BufferFull when buffer_memory is full; None: without limit; 0: it "
+        "does not block.",
     )
     max_request_size: int = setting(1 << 20, "Maximum bytes of a request, and so of a record.")
     delivery_timeout: float = setting(
@@ -131,8 +127,6 @@ class ProducerOptions:
         for name in ("partitioner", "key_serializer", "value_serializer", "on_error", "on_stats"):
             check_callable(getattr(self, name), name)
         check_name(self.name, "name")
-        if self.when_full not in ("block", "raise"):
-            raise ConfigError(f"when_full={self.when_full!r}: expected 'block' or 'raise'")
         if self.acks not in ACKS:
             raise ConfigError(f"acks={self.acks!r}: expected 'all', 'leader' or 'none'{_kafka_acks(self.acks)}")
         if self.name is not None and not self.idempotent:

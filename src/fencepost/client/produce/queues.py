@@ -247,8 +247,6 @@ class Queues:
         """Block until there is room (PROD-1): the only place where `send` blocks."""
         options = self._options
         check_fits_memory(size, options)
-        if options.when_full == "raise":
-            raise self._full(topic, queue)
         deadline = None if options.block_timeout is None else self._clock.monotonic() + options.block_timeout
         self._callers_blocked += 1
         try:

@@ -27,7 +27,8 @@ STANDING: Final = 0.005
 """Seconds of work that may wait in the broker's queue."""
 
 BATCHES: Final = 8
-"""Batches that may always be in flight."""
+ENOUGH: Final = 1 << 20
+"""What may always be in flight: so many batches, but no more than these bytes; or two batches, if they are large."""
 
 LITTLE: Final = 16 << 10
 """Bytes that a broker handles in no noticeable time."""
@@ -78,9 +79,9 @@ class Window:
         self._held_back = False  # since the last sample
 
     def size(self, batch_size: int) -> int:
-        """Return the window in bytes: at least a few batches, so that the broker always finds a next request. With
-        batches so large that this is the limit, throughput matters more than delay."""
-        return max(BATCHES * batch_size, int(self._rate * (STANDING + _ROUND_TRIPS * (self._round_trip or 0.0))))
+        """Return the window in bytes: at least a few batches, so that the broker always finds a next request."""
+        least = max(min(BATCHES * batch_size, ENOUGH), 2 * batch_size)
+        return max(least, int(self._rate * (STANDING + _ROUND_TRIPS * (self._round_trip or 0.0))))
 
     def room(self, batch_size: int) -> Room:
         """Return what may still be sent, to be counted down batch by batch."""

@@ -40,7 +40,7 @@ def fill(producer: SteppedProducer, topic: str) -> int:
 
 def test_a_topic_may_hold_as_much_as_is_still_free_so_others_always_find_room() -> None:
     """PROD-6."""
-    producer = SteppedProducer(cluster(a=1, b=1, c=1), buffer_memory=100_000, when_full="raise")
+    producer = SteppedProducer(cluster(a=1, b=1, c=1), buffer_memory=100_000, block_timeout=0)
     first, second, third = fill(producer, "a"), fill(producer, "b"), fill(producer, "c")
     assert 45 <= first <= 50
     assert 22 <= second <= 25
@@ -58,7 +58,7 @@ def fill_partition(producer: SteppedProducer, topic: str, **where: Any) -> int:
 
 def test_a_partition_that_is_full_leaves_room_for_the_others_of_its_topic() -> None:
     """PROD-6, inside a topic's share. The error names the full partition."""
-    producer = SteppedProducer(cluster(t=3), buffer_memory=100_000, when_full="raise")
+    producer = SteppedProducer(cluster(t=3), buffer_memory=100_000, block_timeout=0)
     producer.send("t", b"first", partition=0)
     producer.settle()
     assert 22 <= fill_partition(producer, "t", partition=0) <= 25
@@ -73,7 +73,7 @@ def test_a_partition_that_is_full_leaves_room_for_the_others_of_its_topic() -> N
 
 
 def test_a_partition_without_neighbours_may_hold_its_topics_whole_share() -> None:
-    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, when_full="raise")
+    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, block_timeout=0)
     producer.send("t", b"first")
     producer.settle()
     assert 45 <= fill_partition(producer, "t") <= 50
@@ -81,7 +81,7 @@ def test_a_partition_without_neighbours_may_hold_its_topics_whole_share() -> Non
 
 def test_a_partition_that_holds_nothing_takes_a_record_that_fits_its_topic() -> None:
     """However much other partitions hold: the largest record does not depend on the number of partitions."""
-    producer = SteppedProducer(cluster(t=2), buffer_memory=100_000, when_full="raise", max_request_size=1 << 20)
+    producer = SteppedProducer(cluster(t=2), buffer_memory=100_000, block_timeout=0, max_request_size=1 << 20)
     producer.send("t", b"first", partition=0)
     producer.settle()
     producer.send("t", b"x" * 45_000, partition=0)
@@ -94,7 +94,7 @@ def test_a_partition_that_holds_nothing_takes_a_record_that_fits_its_topic() -> 
 
 def test_records_to_be_serialized_leave_room_beside_a_full_partition_that_they_name() -> None:
     on = cluster(t=2)
-    producer = SteppedProducer(on, buffer_memory=100_000, when_full="raise", value_serializer=lambda size: b"x" * size)
+    producer = SteppedProducer(on, buffer_memory=100_000, block_timeout=0, value_serializer=lambda size: b"x" * size)
     producer.send("t", 10, partition=0)
     producer.settle()
     on.latency = 1000.0
@@ -144,7 +144,7 @@ def test_a_caller_blocked_by_one_partition_does_not_hold_up_another_ones() -> No
 
 def test_memory_is_free_again_when_records_are_settled() -> None:
     on = cluster(t=1)
-    producer = SteppedProducer(on, buffer_memory=100_000, when_full="raise")
+    producer = SteppedProducer(on, buffer_memory=100_000, block_timeout=0)
     sent = fill(producer, "t")
     producer.settle()
     assert producer.sender.queues.held == 0
@@ -437,7 +437,7 @@ async def test_awaiting_a_failed_ticket_raises_its_error() -> None:
 
 def test_table_rows_accepted_before_the_memory_was_full_have_their_ticket() -> None:
     on = cluster(t=1)
-    producer = SteppedProducer(on, buffer_memory=20_000, batch_size=2_000, when_full="raise")
+    producer = SteppedProducer(on, buffer_memory=20_000, batch_size=2_000, block_timeout=0)
     producer.send("t", b"first")
     producer.settle()
     table = pa.table({"value": [b"x" * 1000] * 40})
@@ -571,7 +571,6 @@ def test_ten_thousand_idle_queues_hold_no_batches() -> None:
         {"compression": "brotli"},
         {"batch_size": 0},
         {"delivery_timeout": -1},
-        {"when_full": "drop"},
         {"acks": "leader"},
         {"linger": -0.1},
     ],
@@ -637,7 +636,7 @@ def test_a_table_for_a_topic_that_stays_unknown_fails_in_time_with_all_its_recor
 
 
 def test_a_table_that_does_not_fit_for_a_new_topic_has_a_ticket_for_what_fitted() -> None:
-    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, when_full="raise")
+    producer = SteppedProducer(cluster(t=1), buffer_memory=100_000, block_timeout=0)
     with pytest.raises(BufferFull) as refused:
         send_rows(producer, "t", [b"x" * 1000] * 100)
     accepted = refused.value.accepted

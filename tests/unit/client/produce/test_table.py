@@ -67,7 +67,7 @@ def test_whatever_happens_to_a_table_its_rows_tell_the_truth(seed: int) -> None:
     on.choose = lambda request: random.choice(fates) if request.key == Api.PRODUCE else Fate.ANSWER
     memory = random.choice([4_000, 1 << 20])
     producer = SteppedProducer(
-        on, batch_size=120, buffer_memory=memory, when_full="raise", delivery_timeout=3.0, request_timeout=1.0
+        on, batch_size=120, buffer_memory=memory, block_timeout=0, delivery_timeout=3.0, request_timeout=1.0
     )
     if random.random() < 0.5:
         producer.send("t", b"", partition=0)

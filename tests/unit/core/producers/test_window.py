@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from fencepost.core.producers.window import BATCHES, BUSY, STANDING, Window
+from fencepost.core.producers.window import BATCHES, BUSY, ENOUGH, STANDING, Window
 
 pytestmark = pytest.mark.unit
 
@@ -39,6 +39,13 @@ class Broker:
             self.window.answered(BATCH, self.now)
             done += BATCH
         return done / (self.now - began)
+
+
+def test_before_anything_is_known_large_batches_are_two() -> None:
+    """PROD-6: a larger `batch_size` alone puts no more in front of the others."""
+    assert Window().size(BATCH) == BATCHES * BATCH
+    assert Window().size(512 << 10) == ENOUGH
+    assert Window().size(4 << 20) == 8 << 20
 
 
 def test_before_anything_is_known_a_few_batches_are_under_way() -> None:
