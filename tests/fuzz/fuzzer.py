@@ -191,7 +191,7 @@ class _Desk:
     """A topic whose slow way appends where it can, and otherwise says what it was asked."""
 
     def __init__(self, kernel: Any, builder: type[Any], open_slots: list[bool], limit: int) -> None:
-        self.lane = kernel.Lane(kernel.Budget(limit))
+        self.lane = kernel.TopicSlots(kernel.Budget(limit))
         self.builders = [builder(4) if is_open else None for is_open in open_slots]
         slots = []
         for one in self.builders:

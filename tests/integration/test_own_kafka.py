@@ -403,7 +403,7 @@ def test_a_partition_that_is_added_after_the_abort_fences_nobody(owners: Owners)
     sender.state.steps = Late()  # type: ignore[assignment]
     dropped = owner.send(owners.topic, b"dropped")
     assert asked.wait(PATIENCE)
-    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
+    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-blocking"]
     transaction.abort()
     assert isinstance(dropped.exception(PATIENCE), SendFailed)
     sender.state.steps = steps
@@ -551,7 +551,7 @@ def test_a_reader_is_fenced_when_it_commits(owners: Owners) -> None:
 # --- races: a claimant is paused, or killed, between each two of its steps ---
 
 STEPS = 8
-"""Of a take-over: its write id, the claim id, look, enlist, write, commit, the fence, and after it."""
+"""Of a take-over: its write id, the claim id, look, add to the transaction, write, commit, the fence, and after it."""
 
 
 class Killed(Exception):

@@ -207,7 +207,7 @@ def test_closing_in_the_middle_aborts(server: TestedServer, topic: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["transaction_coordinator", "to"])
-def test_an_errand_between_two_requests_leaves_no_socket_when_its_producer_closes(
+def test_a_call_between_two_requests_leaves_no_socket_on_close(
     fencepost_server: Server, name: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has found the coordinator, or chosen the channel there, and asks when all connections have been closed."""
@@ -216,18 +216,18 @@ def test_an_errand_between_two_requests_leaves_no_socket_when_its_producer_close
 
     def take_then_close(routes: Routes, where: object) -> object:
         found = take(routes, where)
-        errands.append(threading.current_thread())
+        threads.append(threading.current_thread())
         with suppress(Undelivered):  # unless the test has asked the ticket already
             producer.close(0)
         return found
 
-    errands: list[threading.Thread] = []
+    threads: list[threading.Thread] = []
     monkeypatch.setattr(Routes, step, take_then_close)
     ticket = producer.send(name, b"x")
     assert "the producer was closed before" in str(ticket.exception(60))
-    (errand,) = errands
-    errand.join(60)
-    assert errand.name == "fencepost-errand"
+    (thread,) = threads
+    thread.join(60)
+    assert thread.name == "fencepost-blocking"
     assert not producer._routes._idle
     assert not producer._routes._busy
 

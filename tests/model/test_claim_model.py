@@ -26,12 +26,12 @@ from hypothesis import strategies as st
 from fencepost.core.own.claim_request import Refused
 from fencepost.core.own.kafka_records import Claimant, OwnerRecord, Records, WaitingClaimRecord, is_next, write_ids
 from fencepost.core.own.kafka_steps import (
+    AddToTransaction,
     ClaimOutcome,
     ClaimStep,
     ClaimSteps,
     CommitRecords,
     DescribeWriter,
-    Enlist,
     FenceClaims,
     FenceWriters,
     InDoubt,
@@ -200,9 +200,9 @@ def outcomes(world: World, me: str, state: State, step: ClaimStep) -> Iterator[t
             yield world, Records(Read(world.table), Read(world.line))
         case DescribeWriter(write_id):
             yield world, identity_of(world.epoch(write_id))
-        case Enlist() | WriteRecords() | CommitRecords() if world.claims != me:
+        case AddToTransaction() | WriteRecords() | CommitRecords() if world.claims != me:
             yield world, Overtaken
-        case Enlist():
+        case AddToTransaction():
             yield world._replace(open=((), ())), None
         case WriteRecords(_, records, line):
             assert world.open == ((), ())

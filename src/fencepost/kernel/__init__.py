@@ -81,7 +81,7 @@ Place = _intake.Place
 Budget = _intake.Budget
 Gate = _intake.Gate
 Slot = _intake.Slot
-Lane = _intake.Lane
+TopicSlots = _intake.TopicSlots
 Intake = _intake.Intake
 KeyOffsets = _walk.KeyOffsets
 scan_batch = _walk.scan_batch
@@ -102,7 +102,6 @@ __all__ = [
     "Headers",
     "Intake",
     "KeyOffsets",
-    "Lane",
     "MarkerType",
     "Payload",
     "Place",
@@ -110,6 +109,7 @@ __all__ = [
     "Row",
     "Scan",
     "Slot",
+    "TopicSlots",
     "check_batch",
     "compress",
     "decode_batch",

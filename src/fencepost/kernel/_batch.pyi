@@ -152,10 +152,10 @@ class Slot:
     def begin(self, batch: Any, builder: BatchBuilder) -> None: ...
     def end(self) -> None: ...
     def append(
-        self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None
+        self, topic: TopicSlots, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None
     ) -> int: ...
 
-class Lane:
+class TopicSlots:
     held: int
     active: int
     slots: list[Any]
@@ -173,7 +173,7 @@ class Intake:
     slowly: Callable[..., Any]
     def __init__(
         self,
-        lanes: dict[str, Any],
+        topics: dict[str, Any],
         ticket_type: type[Any],
         slowly: Callable[..., Any],
         batch_size: int,

@@ -89,7 +89,7 @@ cdef class Place:
 
 
 cdef class Budget:
-    """The memory that all lanes of a producer share."""
+    """The memory that all topics of a producer share."""
 
     cdef readonly Py_ssize_t limit
     cdef readonly Py_ssize_t held
@@ -121,8 +121,8 @@ cdef class Slot:
         self.builder = None
         self.batch = None
 
-    def append(self, Lane lane not None, key, value, int64_t timestamp, headers=None):
-        """Append as `BatchBuilder.append` does, charge slot and lane, and return the record's index in the batch."""
+    def append(self, TopicSlots topic not None, key, value, int64_t timestamp, headers=None):
+        """Append as `BatchBuilder.append` does, charge slot and topic, and return the record's index in the batch."""
         cdef BatchBuilder builder = self.builder
         cdef Py_ssize_t before = builder.filled()
         self.busy = True
@@ -130,11 +130,11 @@ cdef class Slot:
             builder.append(key, value, timestamp, headers)
         finally:
             self.busy = False
-        lane.take(builder.filled() - before, self)
+        topic.take(builder.filled() - before, self)
         return builder.count - 1
 
 
-cdef class Lane:
+cdef class TopicSlots:
     """The slots of one topic, and the memory that the topic holds."""
 
     cdef readonly Py_ssize_t held
@@ -219,21 +219,21 @@ cdef class Lane:
 cdef class Intake:
     """`send` with a fast path into the open batch; all other cases go to `slowly`."""
 
-    cdef dict lanes  # only grows, and a topic keeps its lane
+    cdef dict topics  # by name; only grows, and a topic keeps its slots
     cdef object ticket_type
     cdef public object slowly
     cdef Py_ssize_t batch_size
     cdef Gate gate
-    cdef object topic  # of the record before, and its lane: most records go to the same topic as the one before
-    cdef Lane lane
+    cdef object topic  # of the record before, and its slots: most records go to the same topic as the one before
+    cdef TopicSlots slots
     cdef Place ticket  # the latest, which is used again if its caller has not kept it
 
     def __init__(
-        self, dict lanes not None, ticket_type not None, slowly not None, Py_ssize_t batch_size, Gate gate=None
+        self, dict topics not None, ticket_type not None, slowly not None, Py_ssize_t batch_size, Gate gate=None
     ):
         if not issubclass(ticket_type, Place):
             raise TypeError("ticket_type must be a subclass of Place")
-        self.lanes = lanes
+        self.topics = topics
         self.ticket_type = ticket_type
         self.slowly = slowly
         self.batch_size = batch_size
@@ -252,25 +252,25 @@ cdef class Intake:
         """The method, as the interpreter calls it with the least effort."""
         return PyCFunction_New(&send_method, self)
 
-    cdef inline Lane lane_of(self, topic):
+    cdef inline TopicSlots slots_of(self, topic):
         if topic is self.topic:
-            return self.lane
-        found = self.lanes.get(topic)
+            return self.slots
+        found = self.topics.get(topic)
         if found is None:
             return None
-        self.lane = <Lane?> found
+        self.slots = <TopicSlots?> found
         self.topic = topic
-        return self.lane
+        return self.slots
 
     cdef object accept(self, topic, value, key, headers, partition, timestamp):
-        cdef Lane lane = self.lane_of(topic)
+        cdef TopicSlots slots = self.slots_of(topic)
         cdef Slot slot
         cdef Place ticket
         cdef Span key_span, value_span
         cdef int64_t time
         cdef Py_ssize_t size, before
         cdef BatchBuilder builder
-        if lane is None or not self.gate.is_open or headers is not None or not is_plain(key) or not is_plain(value):
+        if slots is None or not self.gate.is_open or headers is not None or not is_plain(key) or not is_plain(value):
             return self.slowly(topic, value, key, headers, partition, timestamp)
         span_of_plain(key, &key_span)
         span_of_plain(value, &value_span)
@@ -286,7 +286,7 @@ cdef class Intake:
         if ticket is None or references(ticket) > 2:  # here and in the field, so nobody else has it
             ticket = self.ticket = <Place> bare(<PyTypeObject*> self.ticket_type, NOTHING, NULL)
         # From here on nothing may release the GIL.
-        slot = lane.slot_for(key, &key_span, partition)
+        slot = slots.slot_for(key, &key_span, partition)
         if slot is not None:
             builder = slot.builder
             size = RECORD_OVERHEAD + max(key_span.size, 0) + max(value_span.size, 0)
@@ -294,11 +294,11 @@ cdef class Intake:
                 builder is not None
                 and builder.lent == 0
                 and not slot.busy
-                and lane.admits(size, slot)
+                and slots.admits(size, slot)
             ):
                 before = builder.filled()
                 if builder.put(key_span, value_span, time, 0, NO_SPAN, self.batch_size) == DONE:
-                    lane.take(builder.filled() - before, slot)
+                    slots.take(builder.filled() - before, slot)
                     ticket.index = builder.count - 1
                     ticket.timestamp = time
                     if ticket.settlement is not slot.batch:

@@ -26,7 +26,7 @@ class Place:
 
 
 class Budget:
-    """The memory that all lanes of a producer share."""
+    """The memory that all topics of a producer share."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -59,15 +59,17 @@ class Slot:
         self.builder = None
         self.batch = None
 
-    def append(self, lane: Lane, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None) -> int:
-        """Append as `BatchBuilder.append` does, charge slot and lane, and return the record's index in the batch."""
+    def append(
+        self, topic: TopicSlots, key: Payload, value: Payload, timestamp: int, headers: Headers | None = None
+    ) -> int:
+        """Append as `BatchBuilder.append` does, charge slot and topic, and return the record's index in the batch."""
         assert self.builder is not None
         before = self.builder.size
-        lane.charge(self.builder.append(key, value, timestamp, headers) - before, self)
+        topic.charge(self.builder.append(key, value, timestamp, headers) - before, self)
         return self.builder.count - 1
 
 
-class Lane:
+class TopicSlots:
     """The slots of one topic, and the memory that the topic holds."""
 
     __slots__ = ("active", "budget", "held", "slots", "takes_keys", "undesignated")
@@ -118,7 +120,7 @@ class Intake:
 
     def __init__(
         self,
-        lanes: dict[str, Any],
+        topics: dict[str, Any],
         ticket_type: type[Any],
         slowly: Callable[..., Any],
         batch_size: int,

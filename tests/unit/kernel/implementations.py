@@ -27,7 +27,7 @@ class Kernel(NamedTuple):
     Place: type[Any]
     Budget: type[Any]
     Slot: type[Any]
-    Lane: type[Any]
+    TopicSlots: type[Any]
     Intake: type[Any]
     KeyOffsets: type[Any]
     scan_batch: Any

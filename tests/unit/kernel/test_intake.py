@@ -24,7 +24,7 @@ class Desk:
     def __init__(self, kernel: Kernel, partitions: int = 3, *, limit: int = 1 << 20) -> None:
         self.kernel = kernel
         self.budget = kernel.Budget(limit)
-        self.lane = kernel.Lane(self.budget)
+        self.lane = kernel.TopicSlots(self.budget)
         self.lane.set_slots([kernel.Slot() for _ in range(partitions)])
         self.lane.undesignated = kernel.Slot()
         self.closed: list[tuple[int, bytes]] = []
@@ -190,7 +190,7 @@ def test_a_record_without_a_timestamp_gets_the_time_of_its_send() -> None:
 
 def test_two_topics_in_turn_and_equal_names_find_their_own_lanes(kernel: Kernel) -> None:
     desk = Desk(kernel, 1)
-    other = kernel.Lane(desk.budget)
+    other = kernel.TopicSlots(desk.budget)
     other.set_slots([kernel.Slot()])
     taken: list[Any] = []
     lanes = {TOPIC * 9: desk.lane}

@@ -9,6 +9,6 @@ blocking.py                                 blocking: the thread that asks drive
 routing.py                                  any broker, the controller, a leader, a coordinator
 patience.py                                 wait for a server that is away
 owner_connection.py                         what one connection owns on fencepost's server
-errands.py, interrupts.py                   calls between threads; signal handlers that call a client
+thread_calls.py, interrupts.py              calls between threads; signal handlers that call a client
 checks.py, closing.py, forking.py           argument checks; `with`; what a fork must not tear apart
 """

@@ -29,11 +29,11 @@ from fencepost.client.transactions.shared_writer import SharedTransaction
 from fencepost.clock import SystemClock
 from fencepost.core.own.kafka_records import OwnerRecord, Records, WaitingClaimRecord
 from fencepost.core.own.kafka_steps import (
+    AddToTransaction,
     ClaimStep,
     ClaimSteps,
     CommitRecords,
     DescribeWriter,
-    Enlist,
     FenceClaims,
     FenceWriters,
     InDoubt,
@@ -139,7 +139,7 @@ class GroupOwners:
                 return self._read_patiently()
             case DescribeWriter(write_id, mine):
                 return self._describe(write_id, mine)
-            case Enlist(claims):
+            case AddToTransaction(claims):
                 with _told_when_overtaken():
                     self._claims.add_partitions(claims, [self._topic.where])
             case WriteRecords(claims, records, line):

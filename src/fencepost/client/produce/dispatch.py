@@ -87,7 +87,7 @@ class Dispatch:
             if sent:
                 schedule.rest(sent, took, self._state.now())
         if self._state.transaction is not None:
-            self._transactions.enlist(self._state.transaction)
+            self._transactions.add_partitions(self._state.transaction)
         if self._resumption is not None and self._resumption.is_on:
             self._resumption.go_on(now)
 
@@ -209,9 +209,9 @@ class Dispatch:
             batch = self._queues.drain(queue, also_open=True)
             if batch is None:
                 return
-            batch.roams = True
+            batch.was_undesignated = True
             self._state.is_repeatable = False
-            topic.roaming += 1
+            topic.undesignated_unsettled += 1
             self._schedule.changed(self._queues.designate(batch, partition))
         self._schedule.stuck(queue, Until.NEWS)  # no partition can, or each has got a batch
 

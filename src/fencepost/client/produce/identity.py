@@ -25,7 +25,7 @@ class IdentityRequests:
         self._brokers = state.brokers
         self._settling = settling
         self.on_pid: Callable[[Pid], None] = _ignore
-        """Called with every pid that the name gets, on an errand's thread, before anything is written under it."""
+        """Called with every pid that the name gets, on a temporary thread, before anything is written under it."""
 
     def ask_if_due(self, now: float) -> None:
         state = self._state
@@ -86,10 +86,10 @@ class IdentityRequests:
         has taken the name."""
         before = self._state.identity.current
         self._state.identity.asked()
-        self._state.errands.send_out(lambda: self.next_epoch(steps, before), self.answered)
+        self._state.thread_calls.run_in_thread(lambda: self.next_epoch(steps, before), self.answered)
 
     def next_epoch(self, steps: Steps, before: Identity | None) -> Identity:
-        """Request the name's next epoch; on an errand's thread, because it waits for the coordinator."""
+        """Request the name's next epoch; on a temporary thread, because it waits for the coordinator."""
         if before is not None and self._state.may_be_open:
             abort_open(steps, before)
             self._state.may_be_open = False  # once only: under the next epoch the old one's abort would be rejected

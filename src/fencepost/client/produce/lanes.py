@@ -27,14 +27,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
-from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.rare_lines import RareLines
 from fencepost.client.produce.ticket import UNKNOWN_OFFSET
 from fencepost.client.transactions.coordinator import Steps, abort_open
-from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import NAME_TAKEN, Identity
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import ErrorCode, FencepostError, Persisted, TimedOut
 from fencepost.types import Milliseconds, Offset, TopicPartition
 
@@ -89,18 +89,18 @@ class WriteLane:
         self,
         write_id: WriteId,
         timeout_ms: Milliseconds,
-        errands: Errands,
+        thread_calls: ThreadCalls,
         outcomes: LaneOutcomes,
         is_committed: Callable[[TopicPartition, Offset], bool],
     ) -> None:
         self.steps, self.name, self.identity, self.node = write_id
         self._timeout_ms = timeout_ms
-        self._errands = errands
+        self._thread_calls = thread_calls
         self._outcomes = outcomes
         self._is_committed = is_committed
         self.queues: dict[PartitionQueue, None] = {}
         """The partitions written in this lane."""
-        self.open: Enlisted | None = None
+        self.open: TransactionPartitions | None = None
         self._doubts = 0
         """`steps.doubts` when the transaction was opened."""
         self._opened = 0.0
@@ -135,7 +135,7 @@ class WriteLane:
         if self._ending is not None or not self.is_ready:
             return False
         if self.open is None:
-            self.open = Enlisted()
+            self.open = TransactionPartitions()
             self._doubts = self.steps.doubts
             self._opened = now
         if self.open.error is not None:
@@ -240,7 +240,7 @@ class WriteLane:
                 self._lines.info(now, "no next epoch for %s yet: %s", self.name, outcome)
                 self._not_before = now + _RENEW_AGAIN
 
-        self._errands.send_out(renew, renewed)
+        self._thread_calls.run_in_thread(renew, renewed)
 
     def _commit(self) -> None:
         ending = self._ending = self._held
@@ -258,10 +258,12 @@ class WriteLane:
                 return self._look(written, error)
             return "yes"
 
-        self._errands.send_out(end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != before))
+        self._thread_calls.run_in_thread(
+            end, lambda outcome: self._committed(ending, outcome, repeated=steps.doubts != before)
+        )
 
     def _look(self, written: Iterable[Acknowledged], error: FencepostError) -> Persisted:
-        """Find out whether a commit whose answer was lost took effect; on the errand's thread, which may wait."""
+        """Find out whether a commit whose answer was lost took effect; on the temporary thread, which may wait."""
         self._lost = error
         log.info("reading the log to find out whether the last transaction of %s is committed: %s", self.name, error)
         for batch, base_offset, _ in written:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from fencepost.client.produce.ticket import Settlement, Unplaced
 from fencepost.core.producers.inflight import Flight
 from fencepost.errors import NotOwned, SendFailed
-from fencepost.kernel import BatchBuilder, Budget, Headers, Lane, Payload, Slot
+from fencepost.kernel import BatchBuilder, Budget, Headers, Payload, Slot, TopicSlots
 from fencepost.types import Milliseconds, TopicPartition
 
 UNDESIGNATED: Final = -1
@@ -39,8 +39,8 @@ class ProducerBatch(Settlement):
         "encoded",
         "opened",
         "queue",
-        "roams",
         "routing",
+        "was_undesignated",
     )
 
     def __init__(self, lock: threading.RLock, queue: PartitionQueue, opened: float, deadline: float) -> None:
@@ -54,7 +54,7 @@ class ProducerBatch(Settlement):
         self.charged = 0
         self.opened = opened
         self.deadline = deadline
-        self.roams = False
+        self.was_undesignated = False
         """It came from the undesignated queue."""
         self.routing: dict[int, int] | None = None
         """Set while the topic's partitions are unknown, if they decide where its records go (`routing.py`): the
@@ -141,7 +141,7 @@ class PartitionQueue(Slot):
         sealed = tuple(self.sealed)  # a copy: callers append to it
         if not sealed:
             return self.batch  # type: ignore[no-any-return]
-        if not self.topic.roaming:
+        if not self.topic.undesignated_unsettled:
             return sealed[0]
         return min([*sealed, *filter(None, [self.open])], key=_deadline)
 
@@ -158,13 +158,13 @@ class PartitionQueue(Slot):
     def is_followed_up(self) -> bool:
         """True if an earlier batch is in flight."""
         if self.index == UNDESIGNATED:
-            return self.topic.roaming > 0
+            return self.topic.undesignated_unsettled > 0
         return self.flight is not None and self.flight.in_flight > 0
 
     @property
     def is_mixed(self) -> bool:
         """True if a younger batch may stand before an older one: one without a key was put behind it."""
-        return self.topic.roaming > 0
+        return self.topic.undesignated_unsettled > 0
 
     def __bool__(self) -> bool:
         return self.open is not None or bool(self.sealed)
@@ -215,7 +215,7 @@ class EncodedRows(NamedTuple):
     rows: RowNumbers
 
 
-class TopicQueues(Lane):
+class TopicQueues(TopicSlots):
     """The queues of one topic, and its records that are to be serialized."""
 
     __slots__ = (
@@ -224,16 +224,16 @@ class TopicQueues(Lane):
         "owned",
         "partition_count",
         "partitions",
-        "roaming",
-        "roaming_queue",
         "trouble",
+        "undesignated_queue",
+        "undesignated_unsettled",
         "unplaced",
         "waiting",
     )
 
     undesignated: PartitionQueue
-    """Takes records without key and partition: `roaming_queue`, or the queue of the only owned partition. While the
-    partitions are unknown, it takes all records."""
+    """Takes records without key and partition: `undesignated_queue`, or the queue of the only owned partition.
+    While the partitions are unknown, it takes all records."""
 
     def __init__(
         self,
@@ -253,10 +253,10 @@ class TopicQueues(Lane):
         self.partitions: dict[int, PartitionQueue] = {}
         self.owned: frozenset[int] | None = None
         """The partitions that records without a partition may go to; None: to any."""
-        self.undesignated = self.roaming_queue = PartitionQueue(self, UNDESIGNATED)
+        self.undesignated = self.undesignated_queue = PartitionQueue(self, UNDESIGNATED)
         self.waiting: deque[WaitingRecord] = deque()
         self.unplaced: Unplaced | None = None
-        self.roaming = 0
+        self.undesignated_unsettled = 0
         """Unsettled batches that came from the undesignated queue. Only the send thread uses it."""
 
     def only_partition(self, count: int) -> int | None:
@@ -268,7 +268,7 @@ class TopicQueues(Lane):
         """Note the number of partitions."""
         self.partition_count = partition_count
         mine = self._mine(partition_count)
-        self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.roaming_queue
+        self.undesignated = self.queue(mine[0]) if len(mine) == 1 else self.undesignated_queue
 
     def admit(self) -> None:
         """Let the native `send` find the partitions' open batches. All earlier records must be in them already."""

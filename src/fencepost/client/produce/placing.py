@@ -60,10 +60,10 @@ class Placing:
         else:
             if code is not ErrorCode.NONE:
                 self._state.due(since + self._options.unknown_topic_timeout, now)
-            self._seal_in_time(topic.roaming_queue, now)
+            self._seal_in_time(topic.undesignated_queue, now)
             return
         self._metadata.forget(topic.name)  # the next send asks again
-        self._settling.fail_queue(topic.roaming_queue, error)
+        self._settling.fail_queue(topic.undesignated_queue, error)
         self._queues.drop_if_done(topic)
 
     def _seal_in_time(self, queue: PartitionQueue, now: float) -> None:

@@ -139,7 +139,7 @@ class Queues:
         a commit that waits for them must find its transaction failed."""
         self.is_asking: Callable[[], bool] = bool
         """Returns whether this thread is in a blocking request to a coordinator, whose connection the send thread's
-        errands need, too."""
+        temporary threads need, too."""
         self._topics: dict[str, TopicQueues] = {}
         self._budget = Budget(options.buffer_memory)
         self._gate = Gate()
@@ -308,7 +308,7 @@ class Queues:
         self.check_interrupted()
         with self.lock:
             topic = self._topic(topic_name)
-            queue = topic.roaming_queue if partition == UNDESIGNATED else topic.queue(partition)
+            queue = topic.undesignated_queue if partition == UNDESIGNATED else topic.queue(partition)
             if not topic.has_room_for(builder.size, queue):
                 self._wait_for_room(topic, queue, builder.size)
             if named is not None and not topic.partition_count:
@@ -445,7 +445,7 @@ class Queues:
     def place(self, topic: TopicQueues, count: int) -> None:
         """Move the batches that were encoded before the topic's partitions were known, in order. Later records go to
         their partitions directly."""
-        queue, placed = topic.roaming_queue, list[ProducerBatch]()
+        queue, placed = topic.undesignated_queue, list[ProducerBatch]()
 
         def place_next(*, was_open: bool = False) -> bool:
             for batch in queue.sealed:
@@ -484,7 +484,7 @@ class Queues:
         """Forget a topic of which nothing waits for its partitions any more: it has expired or failed. Return whether
         that is so."""
         with self.lock:
-            if topic.waiting or topic.roaming_queue:
+            if topic.waiting or topic.undesignated_queue:
                 return False
             self.to_place.pop(topic, None)
             if topic.unplaced is not None:  # a signal handler has ended the `send` that made it
@@ -585,7 +585,7 @@ class Queues:
             part.builder = BatchBuilder()
             for record in share:
                 part.builder.append(record.key, record.value, record.timestamp, record.headers)
-            part.count, part.charged, part.roams = len(share), part.builder.size, batch.roams
+            part.count, part.charged, part.was_undesignated = len(share), part.builder.size, batch.was_undesignated
             parts.append(part)
             runs.append(Run(at, at + part.count, part, 0))
             at += part.count
@@ -593,8 +593,8 @@ class Queues:
             queue.topic.charge(sum(part.charged for part in parts) - batch.charged, queue)
             self.unsettled.update(dict.fromkeys(parts))
             self._has_moved(batch, Moved(runs))
-        if batch.roams:
-            queue.topic.roaming += len(parts) - 1
+        if batch.was_undesignated:
+            queue.topic.undesignated_unsettled += len(parts) - 1
         batch.tell_moved()
         return parts
 
@@ -622,7 +622,7 @@ class Queues:
         with self.lock:
             topics = list(self._topics.values())
         for topic in topics:
-            yield topic.roaming_queue
+            yield topic.undesignated_queue
             yield from list(topic.partitions.values())
 
     @property
@@ -665,7 +665,7 @@ class Queues:
     def queue_for(self, topic: TopicQueues, key: Any, partition: int | None) -> PartitionQueue:
         count = topic.partition_count
         if not count:
-            return topic.roaming_queue
+            return topic.undesignated_queue
         is_named = partition is not None
         if partition is None:
             if self._options.partitioner is not None:

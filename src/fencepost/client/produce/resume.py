@@ -2,7 +2,7 @@
 IDEM-5).
 
 It is on for a producer that resumes from ids, and for a named one from the moment its `ids` are read. A partition that
-gets its first record is opened in three steps, each on an errand's thread:
+gets its first record is opened in three steps, each on a temporary thread:
 
     look     the topic's id, the end of the log, and the server's H(P), which the fence will reset
     fence    Add the partition to a transaction that is aborted at once. The abort marker carries this run's epoch into
@@ -106,7 +106,7 @@ class Resumption:
         self.is_on = ids is not None
         """The ids were read, or given."""
         self._pids = frozenset() if ids is None else ids.pids
-        """All pids of the name. An errand's thread replaces it."""
+        """All pids of the name. A temporary thread replaces it."""
         self._places: dict[TopicPartition, SavedPlace] = {} if ids is None else dict(ids.partitions)
         """Behind the last record that was acknowledged before the save, or left out since."""
         self._begun: set[TopicPartition] = set()
@@ -215,10 +215,10 @@ class Resumption:
             moments.update(dict.fromkeys(partitions, IN_PROGRESS))
         return list(by_leader.values())
 
-    def _send_out(
+    def _run_in_thread(
         self, work: Callable[[Routes], T], then: Callable[[T], None], failed: Callable[[FencepostError], None]
     ) -> None:
-        """Have an errand's thread do `work`, over connections of its own: it may outlast the producer."""
+        """Have a temporary thread do `work`, over connections of its own: it may outlast the producer."""
 
         def run() -> T:
             with Routes(self._settings) as routes:
@@ -230,7 +230,7 @@ class Resumption:
             else:
                 then(outcome)
 
-        self._state.errands.send_out(run, answered)
+        self._state.thread_calls.run_in_thread(run, answered)
 
     def _look(self, partitions: list[TopicPartition]) -> None:
         def looked(found: dict[TopicPartition, LookBefore]) -> None:
@@ -241,7 +241,7 @@ class Resumption:
         def failed(error: FencepostError) -> None:
             self._failed(partitions, self._to_look, error)
 
-        self._send_out(lambda routes: look(routes, partitions), looked, failed)
+        self._run_in_thread(lambda routes: look(routes, partitions), looked, failed)
 
     def _failed(
         self, partitions: Iterable[TopicPartition], moments: dict[TopicPartition, float], error: FencepostError
@@ -288,12 +288,12 @@ class Resumption:
 
         self._state.renew_identity()
         identity.asked()
-        self._send_out(fence, fenced, failed)
+        self._run_in_thread(fence, fenced, failed)
 
     def _places_of(
         self, routes: Routes, looked: Mapping[TopicPartition, LookBefore], now: Identity
     ) -> dict[TopicPartition, SavedPlace]:
-        """Return where to begin to read; on an errand's thread, after the fence. A partition that neither the ids nor
+        """Return where to begin to read; on a temporary thread, after the fence. A partition that neither the ids nor
         an earlier run names is written down: the name begins there."""
         places = {partition: place for partition in looked if (place := self._places.get(partition)) is not None}
         unsaved = looked.keys() - places.keys()
@@ -310,7 +310,7 @@ class Resumption:
         return places
 
     def _note_pid(self, pid: Pid) -> None:
-        """Write down a pid that the ids do not name, before anything is written under it; on an errand's thread."""
+        """Write down a pid that the ids do not name, before anything is written under it; on a temporary thread."""
         if self.is_on and pid not in self._pids:
             with Routes(self._settings) as routes:
                 written_down = IdsTopic(routes, self._name).exchange(pid, self._now_ms())
@@ -338,7 +338,7 @@ class Resumption:
                 else:
                     self._opened(partition, outcome)
 
-        self._send_out(read_all, done, lambda error: self._failed(partitions, self._read_at, error))
+        self._run_in_thread(read_all, done, lambda error: self._failed(partitions, self._read_at, error))
 
     def _opened(self, partition: TopicPartition, found: Found) -> None:
         del self._read_at[partition]
@@ -399,7 +399,7 @@ def content_of(record: Record) -> int:
     return hash((record.key, record.value, record.headers))
 
 
-# --- on an errand's thread ---
+# --- on a temporary thread ---
 
 
 def look(routes: Routes, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LookBefore]:

@@ -112,4 +112,4 @@ def _for_keyless(topic: TopicQueues, count: int, *, needs_partitions: bool) -> P
         topic.pick(0, count)
     except FencepostError as error:  # nothing is owned that exists
         return error
-    return topic.roaming_queue
+    return topic.undesignated_queue

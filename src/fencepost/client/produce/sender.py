@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.client.cluster.addresses import Address
 from fencepost.client.cluster.brokers import Brokers
-from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.forking import of_the_parent
 from fencepost.client.cluster.metadata import Metadata
 from fencepost.client.cluster.owner_connection import OwnerConnection, PendingClaim
 from fencepost.client.cluster.settings import ClientSettings
 from fencepost.client.cluster.sockets import Network
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.client.produce.dispatch import Dispatch
 from fencepost.client.produce.doubt import Aftermath
 from fencepost.client.produce.identity import IdentityRequests
@@ -51,9 +51,9 @@ from fencepost.clock import Clock
 from fencepost.core.own.claim_request import ClaimRequest
 from fencepost.core.own.lease import Lease, lease_over
 from fencepost.core.own.ownership import OwnedResource
-from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import Identity, PidState
 from fencepost.core.producers.schedule import Until
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import Closed, Fenced, FencepostError, SendFailed, TimedOut
 from fencepost.types import Offset, TopicPartition
 
@@ -92,8 +92,10 @@ class Sender:
             self.brokers, self._metadata, clock, options.request_timeout, self._ownership_lost, self.lease
         )
         self.brokers.on_lost = self.owner.lost
-        self._errands = Errands(network.wake)
-        self.state = state = SendState(options, clock, self.queues, self._metadata, self.brokers, self._errands, steps)
+        self._thread_calls = ThreadCalls(network.wake)
+        self.state = state = SendState(
+            options, clock, self.queues, self._metadata, self.brokers, self._thread_calls, steps
+        )
         self.settling = settling = Settling(state)
         self._identity = IdentityRequests(state, settling)
         self._resumption: Resumption | None = None
@@ -124,7 +126,7 @@ class Sender:
             ExitStack() as at_the_end,
         ):  # runs all of these, last one first, whatever the others raise
             at_the_end.callback(self.abandon)
-            at_the_end.callback(self._errands.close)
+            at_the_end.callback(self._thread_calls.close)
             at_the_end.callback(self.owner.close)
             at_the_end.callback(self.close)
             try:
@@ -142,8 +144,8 @@ class Sender:
         self._network.before_work()
         now = state.now()
         state.next_due = NEVER
-        if self._errands.calls:
-            self._errands.run_due()
+        if self._thread_calls.calls:
+            self._thread_calls.run_due()
             state.schedule.happened(Until.NEWS)
         if self.settling.is_to_sweep:
             self.settling.sweep()
@@ -261,7 +263,7 @@ class Sender:
         self.is_parents = True
         self._network.forget_sockets()
         self.queues.leave_to_parent()
-        self._errands.leave_to_parent(of_the_parent("the producer"))
+        self._thread_calls.leave_to_parent(of_the_parent("the producer"))
 
     def check_process(self, what: str) -> None:
         """Raise Closed in a forked child: `what` is the parent's."""
@@ -274,7 +276,7 @@ class Sender:
         """From any other thread: have the send thread call `what`, and return its result."""
         self.queues.check_thread("this call")
         self.queues.check_interrupted()
-        return self._errands.call(what)
+        return self._thread_calls.call(what)
 
     def flush(self) -> None:
         """Wait for everything accepted before, and raise the error if the producer accepts nothing any more."""
@@ -307,13 +309,13 @@ class Sender:
         """Have the send thread claim over the connection that carries the data, on fencepost's server. The caller waits
         for the outcome only: a thread that is woken in between competes for the GIL with the one that sends."""
         pending = PendingClaim.of(request)
-        self._errands.post(lambda: self.owner.ask(pending), pending.fail)
+        self._thread_calls.post(lambda: self.owner.ask(pending), pending.fail)
         return pending
 
     def doubt(self, address: Address, error: FencepostError) -> None:
         """From any thread: take note that this server left a request on another connection unanswered. A coordinator
         often leads partitions, too."""
-        self._errands.post(lambda: self.brokers.doubt(address, error))
+        self._thread_calls.post(lambda: self.brokers.doubt(address, error))
 
     def trouble(self) -> str:
         """Return the last connection error as the end of a message; empty if a connection has worked since."""
@@ -331,7 +333,7 @@ class Sender:
         return self.owner.fenced or (self.broken if isinstance(self.broken, Fenced) else None)
 
     @property
-    def open_transaction(self) -> Enlisted | None:
+    def open_transaction(self) -> TransactionPartitions | None:
         return self.state.transaction
 
     @property

@@ -15,9 +15,9 @@ from fencepost.client.produce.lanes import Acknowledged, WriteLanes
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.client.produce.state import Refusal, SendState
 from fencepost.client.produce.ticket import Failures, Settlement
-from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import Flight, Sent
 from fencepost.core.producers.pid import NAME_TAKEN, PidState
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import ErrorCode, Expired, Fenced, FencepostError, Persisted, SendFailed
 
 log = logging.getLogger("fencepost.producer")
@@ -55,7 +55,7 @@ class Settling:
             batch.deliver(base_offset, append_time)
         self._queues.all_settled([batch for batch, _, _ in delivered])
         for batch, _, _ in delivered:
-            self._has_roamed(batch)
+            self._count_undesignated(batch)
 
     def settle(self, acknowledged: Acknowledged) -> None:
         batch, base_offset, append_time = acknowledged
@@ -89,13 +89,13 @@ class Settling:
     def settled(self, batch: ProducerBatch) -> None:
         """Let go of what a settled batch holds."""
         self._queues.settled(batch, may_rest=self._state.lanes is None)  # a lane has a flight of its own
-        self._has_roamed(batch)
+        self._count_undesignated(batch)
 
-    def _has_roamed(self, batch: ProducerBatch) -> None:
+    def _count_undesignated(self, batch: ProducerBatch) -> None:
         """Count a settled batch of the undesignated queue, once."""
-        if batch.roams and batch.settled:
-            batch.queue.topic.roaming -= 1
-            batch.roams = False
+        if batch.was_undesignated and batch.settled:
+            batch.queue.topic.undesignated_unsettled -= 1
+            batch.was_undesignated = False
 
     def _failed(self, settlement: Settlement) -> None:
         """Carry out what follows from a failure, and report it."""
@@ -210,7 +210,7 @@ class Settling:
 
     # --- a transaction, or everything ---
 
-    def doom(self, transaction: Enlisted, error: FencepostError) -> None:
+    def doom(self, transaction: TransactionPartitions, error: FencepostError) -> None:
         """Fail the open transaction: it accepts no more records and cannot be committed."""
         if transaction.error is None:
             transaction.fail(error)

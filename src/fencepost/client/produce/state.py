@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 
 from fencepost.client.cluster.brokers import Brokers
 from fencepost.client.cluster.connection import BrokerConnection
-from fencepost.client.cluster.errands import Errands
 from fencepost.client.cluster.interrupts import Flag
 from fencepost.client.cluster.metadata import NO_LEADER, Metadata
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.client.produce.lanes import WriteLane, WriteLanes
 from fencepost.client.produce.options import ProducerOptions
 from fencepost.client.produce.partition_queue import UNDESIGNATED, PartitionQueue, ProducerBatch
@@ -16,9 +16,9 @@ from fencepost.client.produce.queues import Queues
 from fencepost.client.produce.rare_lines import RareLines
 from fencepost.client.transactions.coordinator import Steps
 from fencepost.clock import Clock
-from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.inflight import KAFKA_LIMIT, WrittenAs
 from fencepost.core.producers.pid import Identity, PidState, ProducerIdentity
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import ErrorCode
 from fencepost.types import TopicPartition
 
@@ -49,7 +49,7 @@ class SendState:
         queues: Queues,
         metadata: Metadata,
         brokers: Brokers,
-        errands: Errands,
+        thread_calls: ThreadCalls,
         steps: Steps | None,
     ) -> None:
         self.options = options
@@ -57,7 +57,7 @@ class SendState:
         self.schedule = queues.schedule
         self.metadata = metadata
         self.brokers = brokers
-        self.errands = errands
+        self.thread_calls = thread_calls
         self.now = clock.monotonic
         self.now_ms = clock.now_ms
         self.next_due = float("inf")
@@ -76,7 +76,7 @@ class SendState:
         """The coordinator's requests, for a named producer or an owner on Apache Kafka."""
         self.name = options.name
         """The transactional id: the given name, or an owner's write id."""
-        self.transaction: Enlisted | None = None
+        self.transaction: TransactionPartitions | None = None
         """The caller's open transaction. `OpenTransactions` begins and ends it."""
         self.lanes: WriteLanes | None = None
         """For an owner on Apache Kafka: carry all records that are not in a transaction of the caller's."""

@@ -28,8 +28,8 @@ from fencepost.client.produce.partition_queue import PartitionQueue
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
 from fencepost.client.transactions.coordinator import NO_MEMBER, ConsumerGroupMetadata, Steps, Transactional
-from fencepost.core.producers.enlist import Enlisted
 from fencepost.core.producers.pid import NAME_TAKEN, Identity, PidState, ProducerIdentity
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import ConfigError, Fenced, FencepostError, Persisted, SendFailed, TimedOut, Unreachable
 from fencepost.types import Offset, TopicPartition
 
@@ -61,7 +61,7 @@ class OpenTransactions:
         identity = state.ready_identity
         if identity is None or (state.lanes is not None and not self._queues.is_empty):
             return None
-        state.transaction = Enlisted()
+        state.transaction = TransactionPartitions()
         state.is_repeatable = False
         return identity
 
@@ -101,7 +101,7 @@ class OpenTransactions:
             return False
         return state.transaction is None or state.transaction.admits(queue.name)
 
-    def enlist(self, transaction: Enlisted) -> None:
+    def add_partitions(self, transaction: TransactionPartitions) -> None:
         """Tell the coordinator which partitions to add to the caller's transaction."""
         steps, who = self._state.steps, self._state.identity.current
         assert steps is not None
@@ -117,7 +117,7 @@ class OpenTransactions:
         self,
         steps: Steps,
         who: Identity,
-        transaction: Enlisted,
+        transaction: TransactionPartitions,
         partitions: list[TopicPartition],
         is_open: Callable[[], bool],
         failed: Callable[[FencepostError], None],
@@ -136,7 +136,7 @@ class OpenTransactions:
             else:
                 failed(outcome)
 
-        self._state.errands.send_out(add, answered)
+        self._state.thread_calls.run_in_thread(add, answered)
 
     # --- an owner's lanes ---
 
@@ -155,7 +155,7 @@ class OpenTransactions:
         state.identity.asked()
         timeout_ms = round(state.options.transaction_timeout * 1000)
         state.lanes = WriteLanes(
-            [WriteLane(each, timeout_ms, state.errands, self._settling, is_committed) for each in lanes]
+            [WriteLane(each, timeout_ms, state.thread_calls, self._settling, is_committed) for each in lanes]
         )
 
     def end_in_lanes(self, lanes: WriteLanes, now: float) -> None:
@@ -163,10 +163,10 @@ class OpenTransactions:
         busy = {lanes.of(queue) for queue in self._queues.active() if queue.flight}
         for lane in lanes.lanes:
             if lane.open is not None:
-                self._enlist_in_lane(lane, lane.open)
+                self._add_in_lane(lane, lane.open)
             self._state.due(lane.go_on(now, all_answered=lane not in busy), now)
 
-    def _enlist_in_lane(self, lane: WriteLane, transaction: Enlisted) -> None:
+    def _add_in_lane(self, lane: WriteLane, transaction: TransactionPartitions) -> None:
         if not (partitions := transaction.to_add()):
             return
 

@@ -8,7 +8,7 @@ id's open transaction. From then on the coordinator and every leader refuse the 
        ReadRecords                  all records of the group, up to the end
        judge (kafka_records.py)     refused: nothing has changed, and the claim ends
        FenceWriters                 that the records to be replaced list as older; their writer may have died before 3
-       Enlist, WriteRecords,        the new records, in one transaction of the claim id; if another claimant was
+       AddToTransaction, WriteRecords, the new records, in one transaction of the claim id; if another claimant was
        CommitRecords                faster (Overtaken), again from 2
     3  FenceWriters                 the owners until now, which could still write
     4  done                         the claimant may write, under the epochs of step 1
@@ -75,7 +75,7 @@ class DescribeWriter(NamedTuple):
     """The claimant's. A coordinator that answers with an earlier one is outdated: ask again."""
 
 
-class Enlist(NamedTuple):
+class AddToTransaction(NamedTuple):
     """Add the group's topic to the transaction of this identity; Overtaken if it is not the newest."""
 
     claims: Identity
@@ -95,7 +95,9 @@ class CommitRecords(NamedTuple):
     claims: Identity
 
 
-ClaimStep: TypeAlias = FenceWriters | FenceClaims | ReadRecords | DescribeWriter | Enlist | WriteRecords | CommitRecords
+ClaimStep: TypeAlias = (
+    FenceWriters | FenceClaims | ReadRecords | DescribeWriter | AddToTransaction | WriteRecords | CommitRecords
+)
 
 
 class Overtaken(Exception):
@@ -170,7 +172,7 @@ def _change(
             yield FenceWriters(plan.fence_first)
         if plan.records or plan.line:
             try:
-                yield Enlist(claims)
+                yield AddToTransaction(claims)
                 yield WriteRecords(claims, plan.records, plan.line)
             except Overtaken:
                 continue

@@ -65,7 +65,7 @@ class Case:
         assert self.sender.write_under(cast("Any", self.steps), who, [lane], lambda *_: is_committed)
 
     def turn_until(self, is_so: Callable[[], bool]) -> None:
-        """Errands run on threads of their own, which the clock that is wound by hand knows nothing of."""
+        """ThreadCalls run on threads of their own, which the clock that is wound by hand knows nothing of."""
         for _ in range(20_000):
             if is_so():
                 return

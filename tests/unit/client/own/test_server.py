@@ -613,7 +613,7 @@ def test_a_posted_claim_is_sent_by_the_next_turn_and_its_caller_hears_of_every_e
     producer.step_until(late.outcome.done)
     with pytest.raises(Fenced):
         late.outcome.result()
-    producer.sender._errands.close()
+    producer.sender._thread_calls.close()
     closed = producer.sender.post_claim(check_claim("g", ["t-0"], generation=2))
     with pytest.raises(Closed):
         closed.outcome.result(0)

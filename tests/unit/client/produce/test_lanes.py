@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.client.produce.lanes import LONGEST, NO_NODE, Acknowledged, WriteId, WriteLane, WriteLanes
 from fencepost.client.produce.partition_queue import PartitionQueue, ProducerBatch
 from fencepost.core.producers.pid import Identity
@@ -53,13 +53,13 @@ class FakeSteps:
         return Identity(WHO.pid, self.epoch)
 
 
-class FakeErrands:
-    """Errands that run when the test says so."""
+class FakeThreadCalls:
+    """ThreadCalls that run when the test says so."""
 
     def __init__(self) -> None:
         self.out: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
 
-    def send_out(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def run_in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self.out.append((work, then))
 
     def run(self) -> None:
@@ -95,12 +95,12 @@ class Seen:
 
 class Case:
     def __init__(self) -> None:
-        self.steps, self.errands, self.seen = FakeSteps(), FakeErrands(), Seen()
+        self.steps, self.thread_calls, self.seen = FakeSteps(), FakeThreadCalls(), Seen()
         self.in_the_log: Callable[[TopicPartition, Offset], bool] = lambda place, offset: pytest.fail("asked the log")
         self.implicit = WriteLane(
             WriteId(cast("Any", self.steps), "w", WHO, NO_NODE),
             60_000,
-            cast("Errands", self.errands),
+            cast("ThreadCalls", self.thread_calls),
             self.seen,
             self._is_committed,
         )
@@ -138,7 +138,7 @@ def case() -> Case:
 def test_a_batch_waits_until_its_partition_is_part_of_the_transaction(case: Case) -> None:
     assert not case.admits()
     case.go_on()
-    assert not case.errands.out, "there is nothing to end yet"
+    assert not case.thread_calls.out, "there is nothing to end yet"
     case.add()
     assert case.admits()
     assert not case.admits(P1)
@@ -149,7 +149,7 @@ def test_what_is_acknowledged_is_delivered_by_the_commit(case: Case) -> None:
     case.go_on()
     assert not case.seen.delivered
     assert not case.admits(), "nothing is sent while it ends"
-    case.errands.run()
+    case.thread_calls.run()
     assert case.steps.ends == [True]
     assert case.seen.delivered == [5, 7]
     assert case.implicit.is_ready
@@ -162,10 +162,10 @@ def test_it_does_not_end_while_a_batch_is_under_way_or_a_partition_is_being_adde
     case.go_on(all_answered=False)
     assert not case.admits(P1)
     case.go_on()
-    assert not case.errands.out
+    assert not case.thread_calls.out
     case.add()
     case.go_on()
-    assert case.errands.out
+    assert case.thread_calls.out
 
 
 def test_a_steady_stream_is_not_one_endless_transaction(case: Case) -> None:
@@ -185,7 +185,7 @@ def test_an_owner_that_is_told_of_its_fence_knows_that_nothing_was_committed(cas
     case.steps.answer = _raise(FENCED)
     case.acknowledged(5)
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.failed == [(1, "no")]
     assert case.seen.fenced is FENCED.code
 
@@ -199,7 +199,7 @@ def test_a_commit_that_may_have_been_answered_before_is_looked_up(case: Case, er
         case.steps.answer = lambda case=case: _lose(case.steps, error)  # type: ignore[misc]
         case.acknowledged(-1, 7)
         case.go_on()
-        case.errands.run()
+        case.thread_calls.run()
         is_failed, is_again = (not in_the_log and error is FENCED), (not in_the_log and error is not FENCED)
         assert case.seen.failed == ([(2, "no")] if is_failed else [])
         assert case.seen.again == ([2] if is_again else [])
@@ -217,14 +217,14 @@ def test_what_cannot_be_looked_up_stays_unknown(case: Case, error: FencepostErro
     case.steps.answer = lambda: _lose(case.steps, error)
     case.acknowledged(5)
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.failed == [(1, "unknown")]
 
 
 def test_what_a_commit_came_to_that_failed_by_a_bug_is_unknown(case: Case) -> None:
     case.acknowledged(5)
     case.go_on()
-    _, then = case.errands.out.pop()
+    _, then = case.thread_calls.out.pop()
     then(FencepostError("RuntimeError: on purpose"))
     assert case.seen.failed == [(1, "unknown")]
 
@@ -238,11 +238,11 @@ def test_a_commit_that_was_asked_for_twice_asks_for_the_next_epoch(case: Case) -
     case.steps.answer = second_try
     case.acknowledged(5)
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.delivered == [5]
     assert not case.admits()
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.implicit.identity == Identity(WHO.pid, Epoch(1))
     assert case.steps.ends == [True], "nothing is open that would have to be aborted"
     assert case.implicit.is_ready
@@ -257,7 +257,7 @@ def test_a_record_that_fails_for_good_aborts_and_the_rest_is_resent_next_epoch(c
     assert case.seen.again == [1], "what was acknowledged in it is not committed"
     assert not case.admits(), "nothing goes before the next epoch is there"
     assert case.implicit.successor(WHO) is None
-    case.errands.run()
+    case.thread_calls.run()
     assert case.steps.ends == [False]
     assert case.implicit.successor(WHO) == case.implicit.identity == Identity(WHO.pid, Epoch(1))
     assert case.seen.fenced is None
@@ -271,13 +271,13 @@ def test_the_next_epoch_is_requested_again_after_no_answer_without_a_second_abor
     case.implicit.fail(SendFailed("too large", persisted="no"))
     case.steps.answer_to_init = _raise(Unreachable("gone"))
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.implicit.successor(WHO) is None
     case.go_on()
-    assert not case.errands.out, "not at once"
+    assert not case.thread_calls.out, "not at once"
     case.steps.answer_to_init = lambda: None
     case.go_on(now=1.0)
-    case.errands.run()
+    case.thread_calls.run()
     assert case.implicit.successor(WHO) == Identity(WHO.pid, Epoch(1))
     assert case.steps.ends == [False]
 
@@ -286,9 +286,9 @@ def test_a_transaction_about_to_time_out_is_aborted_before_the_coordinator_fence
     """One partition that does not answer must not end the owner."""
     case.acknowledged(5)
     case.go_on(all_answered=False, now=29.0)
-    assert not case.errands.out
+    assert not case.thread_calls.out
     case.go_on(all_answered=False, now=30.0)
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.again == [1]
     assert case.seen.fenced is None
 
@@ -298,7 +298,7 @@ def test_a_transaction_that_is_over_on_the_server_may_mean_the_fence(case: Case)
     case.implicit.fail(ServerError(ErrorCode.INVALID_TXN_STATE))
     case.steps.answer = _raise(FENCED)
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.fenced is FENCED.code
 
 
@@ -307,7 +307,7 @@ def test_what_was_given_up_is_not_settled_again_by_a_late_answer(case: Case) -> 
     case.go_on()
     assert len(case.implicit.drop()) == 0, "its commit is under way"
     assert len(case.implicit.drop(for_good=True)) == 1
-    case.errands.run()
+    case.thread_calls.run()
     assert not case.seen.delivered
 
 
@@ -323,7 +323,7 @@ def test_a_record_that_expires_during_its_commit_is_unknown_whatever_the_outcome
     assert case.implicit.expires_at == 20.0
     case.in_the_log = lambda place, offset: in_the_log
     case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
-    case.errands.run()
+    case.thread_calls.run()
     assert case.seen.delivered == ([6] if in_the_log else [])
     assert case.seen.again == ([] if in_the_log else [1])
     assert case.overdue(10.0) == []
@@ -342,11 +342,11 @@ def test_a_commit_of_which_all_has_expired_sends_nothing_again(case: Case) -> No
 
     case.in_the_log = is_there
     case.steps.answer = lambda: _lose(case.steps, TimedOut("no answer"))
-    case.errands.run()
+    case.thread_calls.run()
     assert asked == [5], "the log is asked all the same: it says how the lane goes on"
     assert (case.seen.delivered, case.seen.again, case.seen.failed) == ([], [], [])
     case.go_on()
-    case.errands.run()
+    case.thread_calls.run()
     assert case.implicit.is_ready, "and the lane goes on"
 
 
@@ -355,13 +355,13 @@ def test_a_lane_is_in_doubt_until_its_commit_is_answered_or_its_transaction_abor
     case.acknowledged(5)
     case.go_on()
     assert _is_in_doubt(case)
-    case.errands.run()
+    case.thread_calls.run()
     assert not _is_in_doubt(case)
     case.acknowledged(6)
     case.implicit.fail(SendFailed("too large", persisted="no"))
     case.go_on()
     assert _is_in_doubt(case)
-    case.errands.run()
+    case.thread_calls.run()
     assert not _is_in_doubt(case)
 
 
@@ -371,7 +371,7 @@ def test_what_expires_before_its_commit_is_asked_for_is_certainly_not_there(case
     assert case.overdue(10.0) == ["no"]
     case.implicit.fail(SendFailed("its time is over", persisted="no"))
     case.go_on(now=10.0)
-    case.errands.run()
+    case.thread_calls.run()
     assert case.steps.ends == [False], "it is aborted"
     assert case.implicit.is_ready
 

@@ -265,10 +265,10 @@ def test_records_without_a_key_are_encoded_before_the_partitions_are_known() -> 
     tickets = [producer.send("t", b"%d" % number) for number in range(100)]
     (topic,) = producer.sender.queues._topics.values()
     assert not topic.waiting
-    assert {ticket.settlement for ticket in tickets} == {topic.roaming_queue.open}
+    assert {ticket.settlement for ticket in tickets} == {topic.undesignated_queue.open}
     producer.run_for(1.0)
     assert topic.partition_count == 3
-    assert {ticket.settlement for ticket in tickets} == {topic.roaming_queue.open}, "linger is kept"
+    assert {ticket.settlement for ticket in tickets} == {topic.undesignated_queue.open}, "linger is kept"
     producer.settle()
     assert sorted(len(on.values("t", partition)) for partition in range(3)) == [0, 0, 100]
     assert [ticket.result().offset for ticket in tickets] == list(range(100))

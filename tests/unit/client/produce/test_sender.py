@@ -525,7 +525,7 @@ def test_a_batch_without_a_partition_that_was_split_twice_is_under_way_no_longer
     producer.settle()
     assert {*on.values("t", 0), *on.values("t", 1)} == {b"a", b"b", b"c", b"d"}
     (topic,) = producer.sender.queues._topics.values()
-    assert topic.roaming == 0
+    assert topic.undesignated_unsettled == 0
 
 
 def test_a_batch_that_the_server_finds_too_large_is_split_and_stays_in_order() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.client.produce.lanes import NO_NODE, WriteId
 from fencepost.core.producers.inflight import Flight
 from fencepost.core.producers.pid import Identity
@@ -102,20 +102,20 @@ def test_calls_are_answered_even_if_the_network_cannot_be_closed(monkeypatch: py
 
 def test_an_errand_that_fails_by_a_bug_brings_that_back() -> None:
     woken = threading.Event()
-    errands = Errands(woken.set)
+    thread_calls = ThreadCalls(woken.set)
     outcomes: list[object] = []
-    errands.send_out(breaks, outcomes.append)
+    thread_calls.run_in_thread(breaks, outcomes.append)
     assert woken.wait(10)
-    errands.run_due()
+    thread_calls.run_due()
     (error,) = outcomes
     assert isinstance(error, FencepostError)
     assert isinstance(error.__cause__, RuntimeError)
 
 
 def test_an_errand_for_which_there_is_no_thread_brings_that_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    errands = Errands(lambda: None)
+    thread_calls = ThreadCalls(lambda: None)
     outcomes: list[object] = []
     monkeypatch.setattr(threading.Thread, "start", breaks)
-    errands.send_out(lambda: 1, outcomes.append)
-    errands.run_due()
+    thread_calls.run_in_thread(lambda: 1, outcomes.append)
+    thread_calls.run_due()
     assert isinstance(outcomes[0], FencepostError)

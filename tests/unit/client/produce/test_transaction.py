@@ -96,7 +96,7 @@ class NamedProducer(SteppedProducer):
         self.until(self.sender.state.identity_settled.is_set)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Step until the condition holds, while errands run on their threads."""
+        """Step until the condition holds, while thread_calls run on their threads."""
         deadline = 2_000
         while not condition():
             self.sender.run_once(0.01)
@@ -200,7 +200,7 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     producer.sender.transactions.drop()
     producer.until(producer.sender.state.identity_settled.is_set)
     assert isinstance(aborted.exception(0), SendFailed)
-    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-errand"]
+    late = [thread for thread in threading.enumerate() if thread.name == "fencepost-blocking"]
     coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "an epoch before")
     coordinator.answer.set()
     producer.until(lambda: not any(thread.is_alive() for thread in late))
@@ -359,7 +359,7 @@ def test_who_waits_for_an_identity_while_the_producer_is_fenced_is_told_so() -> 
 
     caller = threading.Thread(target=work)
     asked = threading.Event()
-    sender._errands._wake = asked.set
+    sender._thread_calls._wake = asked.set
     caller.start()
     assert asked.wait(10)
     sender.settling.fence(ErrorCode.PRODUCER_FENCED)

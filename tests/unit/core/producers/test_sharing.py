@@ -111,7 +111,7 @@ def test_the_compiled_kernel_and_its_twin_share_out_alike(
     answers = []
     for kernel in (COMPILED, TWIN):
         budget = kernel.Budget(limit)
-        lane, other = kernel.Lane(budget), kernel.Lane(budget)
+        lane, other = kernel.TopicSlots(budget), kernel.TopicSlots(budget)
         lane.set_slots([kernel.Slot() for _ in range(partitions)])
         for where, charged in sizes:
             if where == 3:

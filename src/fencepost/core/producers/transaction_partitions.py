@@ -10,7 +10,7 @@ from fencepost.errors import FencepostError
 from fencepost.types import TopicPartition
 
 
-class Enlisted:
+class TransactionPartitions:
     """One open transaction."""
 
     def __init__(self) -> None:

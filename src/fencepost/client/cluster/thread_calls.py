@@ -1,7 +1,7 @@
 """Calls between threads: other threads have the send thread run something, and it has short-lived threads wait for it.
 
-The send thread waits only for the network. A blocking call that it needs, such as a step of a transaction, is an
-errand: a short-lived thread runs it and hands the outcome back.
+The send thread waits only for the network. If it needs a blocking call, such as a step of a transaction, a short-lived
+thread makes that call and hands the outcome back.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _ignore(error: Exception) -> None:
     """Do nothing: nobody waits for it."""
 
 
-class Errands:
+class ThreadCalls:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self.calls: deque[tuple[Callable[[], object], Callable[[Exception], object] | None]] = deque()
@@ -45,7 +45,7 @@ class Errands:
         if self._over:  # perhaps it was added after the last turn
             self.close()
 
-    def send_out(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
+    def run_in_thread(self, work: Callable[[], T], then: Callable[[T | FencepostError], None]) -> None:
         """Run `work`, which may block, on a thread of its own. `then` is called on the send thread with its outcome."""
 
         def bring(outcome: T | FencepostError) -> None:
@@ -59,12 +59,12 @@ class Errands:
             except FencepostError as error:
                 outcome = error
             except Exception as error:  # a bug, but the outcome is waited for
-                log.exception("an errand failed")
+                log.exception("a blocking call failed")
                 outcome = _wrapped(error)
             bring(outcome)
 
         try:
-            threading.Thread(target=run, name="fencepost-errand", daemon=True).start()
+            threading.Thread(target=run, name="fencepost-blocking", daemon=True).start()
         except RuntimeError as error:  # no thread can be started
             if "shutdown" in str(error):  # the interpreter shuts down: run it here (Python 3.12 and newer)
                 run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.core.producers.enlist import Enlisted
+from fencepost.core.producers.transaction_partitions import TransactionPartitions
 from fencepost.errors import FencepostError
 from fencepost.types import TopicPartition
 
@@ -14,7 +14,7 @@ A, B, C = (TopicPartition("t", index) for index in range(3))
 
 
 def test_a_partition_is_admitted_when_it_was_added_and_not_before() -> None:
-    transaction = Enlisted()
+    transaction = TransactionPartitions()
     assert not transaction.admits(A)
     assert transaction.to_add() == [A]
     assert not transaction.admits(A)
@@ -24,7 +24,7 @@ def test_a_partition_is_admitted_when_it_was_added_and_not_before() -> None:
 
 
 def test_one_question_at_a_time_for_all_that_gathered_meanwhile() -> None:
-    transaction = Enlisted()
+    transaction = TransactionPartitions()
     transaction.admits(A)
     assert transaction.to_add() == [A]
     transaction.admits(B)
@@ -36,7 +36,7 @@ def test_one_question_at_a_time_for_all_that_gathered_meanwhile() -> None:
 
 def test_it_has_begun_as_soon_as_the_question_is_on_its_way() -> None:
     """The answer may be lost: there is something to abort all the same."""
-    transaction = Enlisted()
+    transaction = TransactionPartitions()
     assert not transaction.is_begun
     transaction.admits(A)
     transaction.to_add()
@@ -44,7 +44,7 @@ def test_it_has_begun_as_soon_as_the_question_is_on_its_way() -> None:
 
 
 def test_a_failed_one_asks_for_nothing_and_keeps_its_first_cause() -> None:
-    transaction = Enlisted()
+    transaction = TransactionPartitions()
     first, second = FencepostError("first"), FencepostError("second")
     transaction.fail(first)
     transaction.fail(second)
@@ -55,7 +55,7 @@ def test_a_failed_one_asks_for_nothing_and_keeps_its_first_cause() -> None:
 
 def test_partitions_that_were_refused_together_are_asked_for_one_by_one() -> None:
     """The coordinator takes all or none: the ones that are fine are not to fail with the one that is not."""
-    transaction = Enlisted()
+    transaction = TransactionPartitions()
     for each in (A, B):
         transaction.admits(each)
     assert transaction.refused(transaction.to_add()) == []

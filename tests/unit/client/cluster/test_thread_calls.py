@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fencepost.client.cluster.errands import Errands
+from fencepost.client.cluster.thread_calls import ThreadCalls
 from fencepost.errors import Closed, FencepostError, Unreachable
 
 pytestmark = pytest.mark.unit
@@ -14,16 +14,16 @@ pytestmark = pytest.mark.unit
 
 def test_a_call_runs_on_the_send_thread_and_its_outcome_goes_to_the_caller() -> None:
     woken = threading.Event()
-    errands = Errands(woken.set)
+    thread_calls = ThreadCalls(woken.set)
     outcomes: list[object] = []
 
     def fail() -> None:
         raise ZeroDivisionError
 
     def caller() -> None:
-        outcomes.append(errands.call(threading.get_ident))
+        outcomes.append(thread_calls.call(threading.get_ident))
         try:
-            errands.call(fail)
+            thread_calls.call(fail)
         except ZeroDivisionError as error:
             outcomes.append(error)
 
@@ -32,30 +32,30 @@ def test_a_call_runs_on_the_send_thread_and_its_outcome_goes_to_the_caller() -> 
     while thread.is_alive():
         woken.wait(1)
         woken.clear()
-        errands.run_due()
+        thread_calls.run_due()
     assert outcomes[0] == threading.get_ident()
     assert isinstance(outcomes[1], ZeroDivisionError)
 
 
 def test_an_errand_comes_back_in_a_later_turn() -> None:
     woken = threading.Event()
-    errands = Errands(woken.set)
+    thread_calls = ThreadCalls(woken.set)
     outcomes: list[int | FencepostError] = []
 
     def unreachable() -> int:
         raise Unreachable("nobody there")
 
     for work in (lambda: 7, unreachable):
-        errands.send_out(work, outcomes.append)
+        thread_calls.run_in_thread(work, outcomes.append)
         assert woken.wait(10)
         woken.clear()
-        errands.run_due()
+        thread_calls.run_due()
     assert outcomes[0] == 7
     assert isinstance(outcomes[1], Unreachable)
 
 
 def test_nobody_waits_for_a_thread_that_has_ended() -> None:
-    errands = Errands(lambda: None)
-    errands.close()
+    thread_calls = ThreadCalls(lambda: None)
+    thread_calls.close()
     with pytest.raises(Closed):
-        errands.call(lambda: None)
+        thread_calls.call(lambda: None)
