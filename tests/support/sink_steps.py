@@ -57,6 +57,10 @@ SinkStep: TypeAlias = Peek | Fence | Look | Pause | Announce | Compare | Freeze 
 _KINDS: Final = {kind.__name__.lower(): kind for kind in get_args(SinkStep)}
 
 
+_unfinished: Final[set[greenlet]] = set()
+"""Kept, so that a batch is ended by its generator only, and not at any moment by the garbage collector."""
+
+
 class _Asked:
     """Hands each step to whoever runs the generator, and returns the answer."""
 
@@ -71,6 +75,7 @@ def steps_of(
     """Yield the steps of one batch. A failed step is thrown in."""
     asked: Any = _Asked()
     running = greenlet(lambda: protocol.micro_batch(asked, query, batch, now_ms, origin))
+    _unfinished.add(running)
     try:
         step = running.switch()
         while not running.dead:
@@ -83,4 +88,5 @@ def steps_of(
     finally:
         if not running.dead:
             running.throw()  # as if the process had ended
+        _unfinished.discard(running)
     return step  # type: ignore[no-any-return]

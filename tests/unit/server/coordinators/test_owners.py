@@ -314,7 +314,7 @@ async def test_a_waiting_claim_severed_before_its_grant_is_answered_leaves_no_tr
 async def test_many_waiting_claims_are_granted_in_order_over_several_turns(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fencepost.server.coordinators.owners._SECONDS_PER_PIECE", -1.0)
+    monkeypatch.setattr("fencepost.server.coordinators.owners._SECONDS", -1.0)
     owners = bed.broker.owners
     first, *others = (bed.connect() for _ in range(4))
     names = ["a", "b", "c"]
