@@ -24,7 +24,7 @@ import pyarrow as pa
 import pytest
 
 import fencepost
-from fencepost import Admin, ConfigError, Fenced, Producer, ProducerIds, Reader, SendFailed
+from fencepost import Admin, ConfigError, Fenced, Producer, ProducerIds, Reader, SendFailed, Undelivered
 from fencepost.client.admin_client import HIGH_WATERMARK
 from fencepost.client.produce import state
 from fencepost.server.coordinators import transactions
@@ -188,7 +188,7 @@ class History:
             code = DONE
         except (Fenced, ConfigError):
             code = TAKEN
-        except SendFailed as error:
+        except (SendFailed, Undelivered) as error:  # of a ticket, or of a flush
             code = UNKNOWN if "name= instead of ids=" in str(error) else code
             print(error, flush=True)
         except BaseException:
