@@ -385,13 +385,32 @@ def test_two_readers_never_both_hold_a_partition(server: Engine, topic: str, cha
         done = threading.Event()
         sent = [0] * partitions
 
+        heard: dict[int, int] = {}
+        stored = [0] * partitions
+
+        def behind() -> int:
+            """How far the readers are behind in the partition where they are farthest."""
+            for number, reader in enumerate(readers):
+                lines = reader.lines[heard.get(number, 0) :]
+                heard[number] = heard.get(number, 0) + len(lines)
+                for what, *where in map(str.split, lines):
+                    if what == "stored":
+                        partition = int(where[0].rpartition("-")[2])
+                        stored[partition] = max(stored[partition], int(where[-1]))
+            return max(map(int.__sub__, sent, stored))
+
+        def send() -> None:
+            for partition in range(partitions):
+                for _ in range(20):
+                    producer.send(topic, str(sent[partition]), partition=partition)
+                    sent[partition] += 1
+            producer.flush()
+
         def use() -> None:
-            while not done.wait(0.005):  # a user's traffic, which leaves the readers their cores
-                for partition in range(partitions):
-                    for _ in range(20):
-                        producer.send(topic, str(sent[partition]), partition=partition)
-                        sent[partition] += 1
-                producer.flush()
+            """A user's traffic, which leaves the readers their cores, and slows down when they are far behind."""
+            while not done.wait(0.1 if behind() > 2000 else 0.005):
+                send()
+            send()  # so that the last reader has something left to store, of every partition
 
         user = threading.Thread(target=use)
         active = start()

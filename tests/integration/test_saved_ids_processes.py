@@ -194,7 +194,7 @@ class History:
             code = DONE
         except (Fenced, ConfigError, Unreachable):
             code = TAKEN
-        except (SendFailed, Undelivered) as error:
+        except (SendFailed, Undelivered) as error:  # of a ticket, or of a flush
             code = UNKNOWN if "name= instead of ids=" in str(error) else code
             print(error, flush=True)
         except BaseException:

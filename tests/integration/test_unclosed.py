@@ -222,8 +222,8 @@ def test_a_producer_of_which_only_send_is_kept_is_no_garbage(ours: TestedServer,
 
 
 def test_a_producer_without_a_server_does_not_take_another_ones_time_at_the_end(ours: TestedServer, topic: str) -> None:
-    """All wait together: records that linger are sent at once, also those of the producer that is looked at last.
-    It has met its server before, so that one answer is all it needs in the time that both have."""
+    """All wait together: records that linger are sent at once, also those of the producer that is looked at last. That
+    one has met its server before, so that one answer is all it needs in the time that both have."""
     script = f"""
 import fencepost
 nobody_there = fencepost.Producer("127.0.0.1:{free_port()}", exit_timeout=3.0)
