@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from fencepost.client.cluster.checks import MOST_SECONDS, check_bytes, check_callable, check_name, check_seconds
+from fencepost.client.cluster.checks import (
+    MOST_SECONDS,
+    check_bytes,
+    check_callable,
+    check_name,
+    check_seconds,
+    whole_number,
+)
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
@@ -156,6 +163,11 @@ class ProducerOptions:
         least, most = LEVELS[codec]
         if isinstance(level, bool) or not isinstance(level, int) or not least <= level <= most:
             raise ConfigError(f"compression_level={level!r}: {codec} has the levels {least} to {most}")
+
+    def choose_partition(self, key: bytes | None, partitions: int) -> int:
+        """Call the partitioner. Raise TypeError if it returns no whole number."""
+        assert self.partitioner is not None
+        return whole_number(self.partitioner(key, partitions), "the partitioner's choice")
 
     @property
     def codec(self) -> int:

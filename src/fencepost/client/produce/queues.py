@@ -317,11 +317,11 @@ class Queues:
                 self.to_be_placed(topic)
             if queue.open is not None:
                 self._seal(queue)
-            batch = self._add_whole(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
-            self._wake()
-            batch.routing = named
+            deadline = self._clock.monotonic() + self._options.delivery_timeout
+            batch = self._add_whole(queue, builder, deadline, routing=named)
             if named is not None and topic.partition_count:  # by now
                 self._place(batch, topic.partition_count)
+            self._wake()
         if batch.moved is not None:
             batch.tell_moved()
         return batch
@@ -671,7 +671,7 @@ class Queues:
         is_named = partition is not None
         if partition is None:
             if self._options.partitioner is not None:
-                partition = self._options.partitioner(None if key is None else bytes(as_bytes(key)), count)
+                partition = self._options.choose_partition(None if key is None else bytes(as_bytes(key)), count)
             elif key is not None:
                 partition = partition_for_key(as_bytes(key), count)
             elif count == 1:
@@ -744,19 +744,23 @@ class Queues:
         partitions. One that was open until now may take more records."""
         queue = batch.queue
         topic, only = queue.topic, queue.topic.only_partition(count)
-        queue.take(queue.sealed.index(batch))
+        position = queue.sealed.index(batch)
         if batch.routing is None:
             assert only is not None
+            queue.take(position)
             self._place_whole(batch, topic.queue(only), was_open=was_open)
             return
         routes = route(batch, topic, count, self._options, needs_partitions=self.needs_partitions)
         target = routes.groups[0].target
         if len(routes.groups) == 1 and isinstance(target, PartitionQueue):
             batch.routing = None
-            self._place_whole(batch, target, was_open=was_open)
+            if target is not queue or was_open:
+                queue.take(position)
+                self._place_whole(batch, target, was_open=was_open)
             return
+        queue.take(position)
         topic.charge(-batch.charged, queue)
-        runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group)]
+        runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group, position)]
         self._has_moved(batch, Moved(runs, routes.order))
 
     def _place_whole(self, batch: ProducerBatch, queue: PartitionQueue, *, was_open: bool) -> None:
@@ -772,9 +776,9 @@ class Queues:
             self._seal(queue)
         self.add(queue, batch)
 
-    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup) -> Iterator[Run]:
-        """Encode some records of a batch into the open batch of their partition, or of none; fail those without a
-        partition. Yield where they are."""
+    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup, position: int) -> Iterator[Run]:
+        """Encode some records of a batch into the open batch of their partition; fail those without one. Those that may
+        go to any stay at the batch's position in the undesignated queue. Yield where they are."""
         queue, at, stop = group
         if isinstance(queue, Exception):
             yield Run(at, stop, *self.fail_early(batch.queue.topic, queue, stop - at))
@@ -784,8 +788,8 @@ class Queues:
             if queue.index == UNDESIGNATED:  # its open batch may get records that have a partition
                 builder = BatchBuilder()
                 after = builder.append_columns(routes.source, at, stop, timestamp=0, rows=routes.order, limit=limit)
-                yield Run(at, after, self._add_whole(queue, builder, batch.deadline), 0)
-                at = after
+                yield Run(at, after, self._add_whole(queue, builder, batch.deadline, position), 0)
+                at, position = after, position + 1
                 continue
             target = queue.open or self._open(queue)
             assert queue.builder is not None
@@ -814,13 +818,22 @@ class Queues:
         self.early_failures.append(early)
         return early, 0
 
-    def _add_whole(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
-        """Add a complete batch behind the sealed ones."""
+    def _add_whole(
+        self,
+        queue: PartitionQueue,
+        builder: BatchBuilder,
+        deadline: float,
+        at: int | None = None,
+        *,
+        routing: dict[int, int] | None = None,
+    ) -> ProducerBatch:
+        """Add a complete batch behind the sealed ones, or at this position among them."""
         batch = ProducerBatch(self.settling, queue, self._clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
+        batch.routing = routing
         queue.topic.charge(builder.size, queue)
         self.unsettled[batch] = None
-        self.add(queue, batch)
+        self.add(queue, batch, at)
         return batch
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
