@@ -308,23 +308,23 @@ class Queues:
         """Add a complete batch behind what the partition's queue holds. `named`: the partitions that its records name,
         for a topic whose partitions are unknown."""
         self.check_interrupted()
-        with self.lock:
-            topic = self._topic(topic_name)
-            queue = topic.roaming_queue if partition == UNDESIGNATED else topic.queue(partition)
-            if not topic.has_room_for(builder.size, queue):
-                self._wait_for_room(topic, queue, builder.size)
-            if named is not None and not topic.partition_count:
-                self.to_be_placed(topic)
-            if queue.open is not None:
-                self._seal(queue)
-            deadline = self._clock.monotonic() + self._options.delivery_timeout
-            batch = self._add_whole(queue, builder, deadline, routing=named)
-            if named is not None and topic.partition_count:  # by now
-                self._place(batch, topic.partition_count)
+        try:
+            with self.lock:
+                topic = self._topic(topic_name)
+                queue = topic.roaming_queue if partition == UNDESIGNATED else topic.queue(partition)
+                if not topic.has_room_for(builder.size, queue):
+                    self._wait_for_room(topic, queue, builder.size)
+                if named is not None:
+                    self.to_be_placed(topic)
+                    if topic.partition_count:  # by now; later records wait behind these until they are placed
+                        topic.know(0)
+                        topic.admit()
+                if queue.open is not None:
+                    self._seal(queue)
+                deadline = self._clock.monotonic() + self._options.delivery_timeout
+                return self._add_whole(queue, builder, deadline, routing=named)
+        finally:
             self._wake()
-        if batch.moved is not None:
-            batch.tell_moved()
-        return batch
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
@@ -704,6 +704,7 @@ class Queues:
             if batch is None or builder is None:
                 batch = self._open(queue)
             elif builder.size + size > self._options.batch_size:
+                self.changed[queue] = None  # also if a signal handler raises before the next batch is there
                 self._seal(queue)
                 if batch.routing is None:
                     builder.work_ahead(self._options.codec, self._options.compression_level)
@@ -831,9 +832,16 @@ class Queues:
         batch = ProducerBatch(self.settling, queue, self._clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
         batch.routing = routing
-        queue.topic.charge(builder.size, queue)
-        self.unsettled[batch] = None
-        self.add(queue, batch, at)
+        try:
+            queue.topic.charge(builder.size, queue)
+        finally:  # without a call, in which a signal handler could raise
+            self.unsettled[batch] = None
+            self.changed[queue] = None
+            if at is None:
+                queue.sealed = queue.sealed or []
+                queue.sealed += [batch]
+        if at is not None:
+            queue.add(batch, at)
         return batch
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
@@ -866,8 +874,9 @@ class Queues:
         batch.builder = builder
         try:
             queue.end()  # from here on nothing is appended
-        finally:  # even if a signal handler raises here: the batch must be in exactly one list
+        finally:  # without a call, in which a signal handler could raise: the batch must be in exactly one list
             batch.count = builder.count
             batch.charged = builder.size
-            queue.last_size = min(builder.size + RECORD_OVERHEAD, self._options.batch_size)
-            queue.add(batch)
+            queue.sealed = queue.sealed or []
+            queue.sealed += [batch]
+        queue.last_size = min(batch.charged + RECORD_OVERHEAD, self._options.batch_size)

@@ -150,7 +150,7 @@ class Sender:
         state.due(self.owner.turn(now), now)
         if self._aftermath is not None:
             self._settle_doubtful(self._aftermath, now)
-        if self.queues.to_place or self.queues.early_failures:
+        if self.queues.to_place:
             self._placing.place(now)
         if state.lanes is not None:
             self._end_lanes_with_lease(now)
