@@ -11,6 +11,7 @@ from fencepost.client.cluster.metadata import question
 from fencepost.client.produce.partition_queue import PartitionQueue, TopicQueues
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.core.producers.schedule import Until
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
 from fencepost.wire.apis import Key
 
@@ -40,6 +41,7 @@ class Placing:
             count = self._metadata.partition_count(topic.name)
             if count:
                 self._queues.place(topic, count)
+                self._state.schedule.happened(Until.NEWS)
             else:
                 self._wait_for(topic, now)
         self._settling.note_early_failures()

@@ -314,13 +314,13 @@ class Queues:
                 queue = topic.roaming_queue if partition == UNDESIGNATED else topic.queue(partition)
                 if not topic.has_room_for(builder.size, queue):
                     self._wait_for_room(topic, queue, builder.size)
+                if queue.open is not None:
+                    self._seal(queue)
                 if named is not None:
                     self.to_be_placed(topic)
                     if topic.partition_count:  # by now; later records wait behind these until they are placed
                         topic.know(0)
                         topic.admit()
-                if queue.open is not None:
-                    self._seal(queue)
                 deadline = self._clock.monotonic() + self._options.delivery_timeout
                 return self._add_whole(queue, builder, deadline, routing=named)
         finally:
@@ -854,6 +854,7 @@ class Queues:
         batch = ProducerBatch(self.settling, queue, now, now + self._options.delivery_timeout)
         builder = BatchBuilder(queue.last_size)
         queue.topic.charge(HEADER_SIZE, queue)
+        queue.topic.takes_keys = False  # unless `_note_route` says otherwise of this batch
         self.unsettled[batch] = None
         queue.begin(batch, builder)
         self.changed[queue] = None

@@ -101,6 +101,29 @@ def test_records_without_a_key_keep_their_order_when_others_are_taken_out_of_the
         assert stored
 
 
+def test_a_key_counts_that_another_thread_sends_while_a_batch_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native `send` takes no lock. It must not add a key to a batch whose records may go to any partition."""
+    on = cluster(t=20)
+    producer = SteppedProducer(on)
+    queues = producer.sender.queues
+    producer.send("t", b"before", key=b"k")
+    queues.seal_open(next(iter(queues.to_place)).roaming_queue)
+    note_route, delayed = queues._note_route, list[Any]()
+
+    def send_meanwhile(*arguments: Any) -> int:
+        queues.intake.send("t", b"meanwhile", key=b"k")
+        return note_route(*arguments)
+
+    monkeypatch.setattr(queues, "_note_route", send_meanwhile)
+    monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
+    queues.send("t", b"keyless")
+    monkeypatch.undo()
+    producer.settle()
+    stored = on.values("t", partition_for_key(b"k", 20))
+    assert (b"meanwhile" in stored) is not bool(delayed)
+    assert b"before" in stored
+
+
 def test_what_cannot_be_placed_fails_alone() -> None:
     def chosen(key: bytes | None, count: int) -> int:
         if key == b"raise":
