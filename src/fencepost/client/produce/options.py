@@ -37,6 +37,10 @@ LEVELS: Final[Mapping[str, tuple[int, int]]] = {"gzip": (-1, 9), "lz4": (-1, 12)
 DEFAULT_LEVEL: Final = -1
 """librdkafka's default of `compression.level`, whatever the codec."""
 
+_SHARES_BATCH: Final = 0.05
+"""Of `delivery_timeout`."""
+_SHARES_BATCH_MAX: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
@@ -168,6 +172,11 @@ class ProducerOptions:
         """Call the partitioner. Raise TypeError if it returns no whole number."""
         assert self.partitioner is not None
         return whole_number(self.partitioner(key, partitions), "the partitioner's choice")
+
+    @property
+    def shares_batch(self) -> float:
+        """The seconds for which records of a topic whose partitions are unknown share a batch. They expire together."""
+        return min(self.delivery_timeout * _SHARES_BATCH, _SHARES_BATCH_MAX)
 
     @property
     def codec(self) -> int:

@@ -466,6 +466,11 @@ class Queues:
             if queue.open is not None and (queue.open.routing is not None or topic.only_partition(count) is not None):
                 self._seal(queue)
                 place_next(was_open=True)
+            fresh = self._clock.monotonic() + self._options.delivery_timeout - self._options.shares_batch
+            for each in topic.partitions.values():
+                if each.open is not None and each.open.deadline < fresh:
+                    self._seal(each)  # nor do later records
+                    self.changed[each] = None
             topic.know(count)
             topic.admit()
             if not topic.waiting:
@@ -792,6 +797,8 @@ class Queues:
                 yield Run(at, after, self._add_whole(queue, builder, batch.deadline, position), 0)
                 at, position = after, position + 1
                 continue
+            if queue.open is not None and batch.deadline > queue.open.deadline + self._options.shares_batch:
+                self._seal(queue)  # what is much younger does not expire with it
             target = queue.open or self._open(queue)
             assert queue.builder is not None
             index, size = queue.builder.count, queue.builder.size

@@ -13,7 +13,7 @@ import pytest
 from fencepost.client.produce.partition_queue import UNDESIGNATED
 from fencepost.client.produce.table import send_table
 from fencepost.client.produce.ticket import Ticket
-from fencepost.errors import FencepostError, NotOwned, SendFailed
+from fencepost.errors import Expired, FencepostError, NotOwned, SendFailed
 from fencepost.kernel import BatchBuilder, partition_for_key
 from tests.support.stepped_producer import SteppedProducer, cluster
 
@@ -122,6 +122,22 @@ def test_a_key_counts_that_another_thread_sends_while_a_batch_is_opened(monkeypa
     stored = on.values("t", partition_for_key(b"k", 20))
     assert (b"meanwhile" in stored) is not bool(delayed)
     assert b"before" in stored
+
+
+def test_a_young_record_does_not_expire_with_an_old_one_when_both_are_placed() -> None:
+    """PROD-8. They waited for the topic in batches of their own, which are divided among the same partitions."""
+    on = cluster()
+    on.creates_topics = False
+    producer = SteppedProducer(on, delivery_timeout=10.0, unknown_topic_timeout=60.0)
+    old = [producer.send("t", b"old", partition=partition) for partition in (0, 1)]
+    producer.run_for(9.8)
+    young = [producer.send("t", b"young", partition=partition) for partition in (0, 1)]
+    on.create("t", 4)
+    producer.step_until(lambda: producer.sender.queues.partition_count("t") > 0)
+    young.append(producer.send("t", b"youngest", partition=0))
+    producer.settle()
+    assert all(isinstance(ticket.exception(0), Expired) for ticket in old)
+    assert [ticket.result(0).offset for ticket in young] == [0, 0, 1]
 
 
 def test_what_cannot_be_placed_fails_alone() -> None:
