@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from fencepost.client.cluster.checks import MOST_SECONDS, check_bytes, check_callable, check_name, check_seconds
+from fencepost.client.cluster.checks import (
+    MOST_SECONDS,
+    check_bytes,
+    check_callable,
+    check_name,
+    check_seconds,
+    whole_number,
+)
 from fencepost.client.produce.stats import ProducerStats
 from fencepost.errors import ConfigError, SendFailed
 from fencepost.kernel import CODECS
@@ -28,6 +35,10 @@ LEVELS: Final[Mapping[str, tuple[int, int]]] = {"gzip": (-1, 9), "lz4": (-1, 12)
 """The lowest and the highest level of each codec that has levels."""
 DEFAULT_LEVEL: Final = -1
 """librdkafka's default of `compression.level`, whatever the codec."""
+
+_SHARES_BATCH: Final = 0.05
+"""Of `delivery_timeout`."""
+_SHARES_BATCH_MAX: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +161,16 @@ class ProducerOptions:
         least, most = LEVELS[codec]
         if isinstance(level, bool) or not isinstance(level, int) or not least <= level <= most:
             raise ConfigError(f"compression_level={level!r}: {codec} has the levels {least} to {most}")
+
+    def choose_partition(self, key: bytes | None, partitions: int) -> int:
+        """Call the partitioner. Raise TypeError if it returns no whole number."""
+        assert self.partitioner is not None
+        return whole_number(self.partitioner(key, partitions), "the partitioner's choice")
+
+    @property
+    def shares_batch(self) -> float:
+        """The seconds for which records of a topic whose partitions are unknown share a batch. They expire together."""
+        return min(self.delivery_timeout * _SHARES_BATCH, _SHARES_BATCH_MAX)
 
     @property
     def codec(self) -> int:

@@ -11,15 +11,12 @@ from fencepost.client.cluster.metadata import question
 from fencepost.client.produce.partition_queue import PartitionQueue, TopicQueues
 from fencepost.client.produce.settling import Settling
 from fencepost.client.produce.state import SendState
+from fencepost.core.producers.schedule import Until
 from fencepost.errors import ErrorCode, FencepostError, SendFailed
 from fencepost.wire.apis import Key
 
 _TOPIC_REFUSED: Final = frozenset({ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 """Errors about a topic that a retry does not change."""
-_SHARES_BATCH: Final = 0.05
-_SHARES_BATCH_MAX: Final = 0.25
-"""The part of `delivery_timeout`, and its maximum in seconds, for which records of a topic whose partitions are unknown
-share a batch. They expire together."""
 
 
 class Placing:
@@ -40,6 +37,7 @@ class Placing:
             count = self._metadata.partition_count(topic.name)
             if count:
                 self._queues.place(topic, count)
+                self._state.schedule.happened(Until.NEWS)
             else:
                 self._wait_for(topic, now)
         self._settling.note_early_failures()
@@ -69,7 +67,7 @@ class Placing:
     def _seal_in_time(self, queue: PartitionQueue, now: float) -> None:
         """Keep a record from joining a batch that will expire long before itself."""
         if (batch := queue.open) is not None:
-            seal_at = batch.opened + min(self._options.delivery_timeout * _SHARES_BATCH, _SHARES_BATCH_MAX)
+            seal_at = batch.opened + self._options.shares_batch
             if now < seal_at:
                 self._state.due(seal_at, now)
             else:

@@ -306,23 +306,23 @@ class Queues:
         """Add a complete batch behind what the partition's queue holds. `named`: the partitions that its records name,
         for a topic whose partitions are unknown."""
         self.check_interrupted()
-        with self.lock:
-            topic = self._topic(topic_name)
-            queue = topic.undesignated_queue if partition == UNDESIGNATED else topic.queue(partition)
-            if not topic.has_room_for(builder.size, queue):
-                self._wait_for_room(topic, queue, builder.size)
-            if named is not None and not topic.partition_count:
-                self.to_be_placed(topic)
-            if queue.open is not None:
-                self._seal(queue)
-            batch = self._add_whole(queue, builder, self._clock.monotonic() + self._options.delivery_timeout)
+        try:
+            with self.lock:
+                topic = self._topic(topic_name)
+                queue = topic.undesignated_queue if partition == UNDESIGNATED else topic.queue(partition)
+                if not topic.has_room_for(builder.size, queue):
+                    self._wait_for_room(topic, queue, builder.size)
+                if queue.open is not None:
+                    self._seal(queue)
+                if named is not None:
+                    self.to_be_placed(topic)
+                    if topic.partition_count:  # by now; later records wait behind these until they are placed
+                        topic.know(0)
+                        topic.admit()
+                deadline = self._clock.monotonic() + self._options.delivery_timeout
+                return self._add_whole(queue, builder, deadline, routing=named)
+        finally:
             self._wake()
-            batch.routing = named
-            if named is not None and topic.partition_count:  # by now
-                self._place(batch, topic.partition_count)
-        if batch.moved is not None:
-            batch.tell_moved()
-        return batch
 
     def wait_until_settled(self, timeout: float | None) -> bool:
         """Wait until everything accepted before is settled. Return False if the time was over first."""
@@ -464,6 +464,11 @@ class Queues:
             if queue.open is not None and (queue.open.routing is not None or topic.only_partition(count) is not None):
                 self._seal(queue)
                 place_next(was_open=True)
+            fresh = self._clock.monotonic() + self._options.delivery_timeout - self._options.shares_batch
+            for each in topic.partitions.values():
+                if each.open is not None and each.open.deadline < fresh:
+                    self._seal(each)  # nor do later records
+                    self.changed[each] = None
             topic.know(count)
             topic.admit()
             if not topic.waiting:
@@ -669,7 +674,7 @@ class Queues:
         is_named = partition is not None
         if partition is None:
             if self._options.partitioner is not None:
-                partition = self._options.partitioner(None if key is None else bytes(as_bytes(key)), count)
+                partition = self._options.choose_partition(None if key is None else bytes(as_bytes(key)), count)
             elif key is not None:
                 partition = partition_for_key(as_bytes(key), count)
             elif count == 1:
@@ -702,6 +707,7 @@ class Queues:
             if batch is None or builder is None:
                 batch = self._open(queue)
             elif builder.size + size > self._options.batch_size:
+                self.changed[queue] = None  # also if a signal handler raises before the next batch is there
                 self._seal(queue)
                 if batch.routing is None:
                     builder.work_ahead(self._options.codec, self._options.compression_level)
@@ -742,19 +748,23 @@ class Queues:
         partitions. One that was open until now may take more records."""
         queue = batch.queue
         topic, only = queue.topic, queue.topic.only_partition(count)
-        queue.take(queue.sealed.index(batch))
+        position = queue.sealed.index(batch)
         if batch.routing is None:
             assert only is not None
+            queue.take(position)
             self._place_whole(batch, topic.queue(only), was_open=was_open)
             return
         routes = route(batch, topic, count, self._options, needs_partitions=self.needs_partitions)
         target = routes.groups[0].target
         if len(routes.groups) == 1 and isinstance(target, PartitionQueue):
             batch.routing = None
-            self._place_whole(batch, target, was_open=was_open)
+            if target is not queue or was_open:
+                queue.take(position)
+                self._place_whole(batch, target, was_open=was_open)
             return
+        queue.take(position)
         topic.charge(-batch.charged, queue)
-        runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group)]
+        runs = [run for group in routes.groups for run in self._encode_again(batch, routes, group, position)]
         self._has_moved(batch, Moved(runs, routes.order))
 
     def _place_whole(self, batch: ProducerBatch, queue: PartitionQueue, *, was_open: bool) -> None:
@@ -770,9 +780,9 @@ class Queues:
             self._seal(queue)
         self.add(queue, batch)
 
-    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup) -> Iterator[Run]:
-        """Encode some records of a batch into the open batch of their partition, or of none; fail those without a
-        partition. Yield where they are."""
+    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup, position: int) -> Iterator[Run]:
+        """Encode some records of a batch into the open batch of their partition; fail those without one. Those that may
+        go to any stay at the batch's position in the undesignated queue. Yield where they are."""
         queue, at, stop = group
         if isinstance(queue, Exception):
             yield Run(at, stop, *self.fail_early(batch.queue.topic, queue, stop - at))
@@ -782,9 +792,11 @@ class Queues:
             if queue.index == UNDESIGNATED:  # its open batch may get records that have a partition
                 builder = BatchBuilder()
                 after = builder.append_columns(routes.source, at, stop, timestamp=0, rows=routes.order, limit=limit)
-                yield Run(at, after, self._add_whole(queue, builder, batch.deadline), 0)
-                at = after
+                yield Run(at, after, self._add_whole(queue, builder, batch.deadline, position), 0)
+                at, position = after, position + 1
                 continue
+            if queue.open is not None and batch.deadline > queue.open.deadline + self._options.shares_batch:
+                self._seal(queue)  # what is much younger does not expire with it
             target = queue.open or self._open(queue)
             assert queue.builder is not None
             index, size = queue.builder.count, queue.builder.size
@@ -812,13 +824,29 @@ class Queues:
         self.early_failures.append(early)
         return early, 0
 
-    def _add_whole(self, queue: PartitionQueue, builder: BatchBuilder, deadline: float) -> ProducerBatch:
-        """Add a complete batch behind the sealed ones."""
+    def _add_whole(
+        self,
+        queue: PartitionQueue,
+        builder: BatchBuilder,
+        deadline: float,
+        at: int | None = None,
+        *,
+        routing: dict[int, int] | None = None,
+    ) -> ProducerBatch:
+        """Add a complete batch behind the sealed ones, or at this position among them."""
         batch = ProducerBatch(self.settling, queue, self._clock.monotonic(), deadline)
         batch.builder, batch.count, batch.charged = builder, builder.count, builder.size
-        queue.topic.charge(builder.size, queue)
-        self.unsettled[batch] = None
-        self.add(queue, batch)
+        batch.routing = routing
+        try:
+            queue.topic.charge(builder.size, queue)
+        finally:  # without a call, in which a signal handler could raise
+            self.unsettled[batch] = None
+            self.changed[queue] = None
+            if at is None:
+                queue.sealed = queue.sealed or []
+                queue.sealed += [batch]
+        if at is not None:
+            queue.add(batch, at)
         return batch
 
     def add(self, queue: PartitionQueue, batch: ProducerBatch, at: int | None = None) -> None:
@@ -831,6 +859,7 @@ class Queues:
         batch = ProducerBatch(self.settling, queue, now, now + self._options.delivery_timeout)
         builder = BatchBuilder(queue.last_size)
         queue.topic.charge(HEADER_SIZE, queue)
+        queue.topic.takes_keys = False  # unless `_note_route` says otherwise of this batch
         self.unsettled[batch] = None
         queue.begin(batch, builder)
         self.changed[queue] = None
@@ -851,8 +880,9 @@ class Queues:
         batch.builder = builder
         try:
             queue.end()  # from here on nothing is appended
-        finally:  # even if a signal handler raises here: the batch must be in exactly one list
+        finally:  # without a call, in which a signal handler could raise: the batch must be in exactly one list
             batch.count = builder.count
             batch.charged = builder.size
-            queue.last_size = min(builder.size + RECORD_OVERHEAD, self._options.batch_size)
-            queue.add(batch)
+            queue.sealed = queue.sealed or []
+            queue.sealed += [batch]
+        queue.last_size = min(batch.charged + RECORD_OVERHEAD, self._options.batch_size)

@@ -74,9 +74,8 @@ def route(
         return partition
 
     def chosen_for(key: bytes | None) -> int:
-        assert options.partitioner is not None
         try:
-            return judged(options.partitioner(key, count), is_named=False)
+            return judged(options.choose_partition(key, count), is_named=False)
         except Exception as error:  # noqa: BLE001 - of the user's code: for the tickets
             return fail(error)
 

@@ -391,7 +391,7 @@ def _choose(
     if options.partitioner is not None:
         keys = chunk.column("key").to_pylist() if "key" in chunk.schema.names else [None] * chunk.num_rows
         as_bytes = [key.encode() if isinstance(key, str) else key for key in keys]
-        chosen = pa.array([options.partitioner(key, count) for key in as_bytes], pa.int32())
+        chosen = pa.array([options.choose_partition(key, count) for key in as_bytes], pa.int32())
     else:
         block = partition_rows(source, count, keyless=-1)
         if _all_by_key(chunk) and queues.owned(topic) is None:

@@ -51,14 +51,17 @@ class WaitingRoom:
         key, value = _own_copy(key), _own_copy(value)
         if headers is not None:
             headers = [(_own_copy(name), _own_copy(content)) for name, content in headers]
+        deadline = self._clock.monotonic() + self._options.delivery_timeout
+        record = WaitingRecord(key, value, headers, partition, timestamp, size, deadline)
+        self._queues.to_be_placed(topic)
         if topic.unplaced is None:
             topic.unplaced = Unplaced(self._queues.settling, topic.name, self._trouble, self._queues.before_waiting)
             self._queues.unsettled[topic.unplaced] = None
-            self._queues.to_be_placed(topic)
-        deadline = self._clock.monotonic() + self._options.delivery_timeout
-        topic.waiting.append(WaitingRecord(key, value, headers, partition, timestamp, size, deadline))
+        try:
+            topic.charge(size)
+        finally:  # without a call, in which a signal handler could raise
+            topic.waiting += (record,)
         topic.unplaced.count = len(topic.waiting)
-        topic.charge(size)
         return Ticket(topic.unplaced, len(topic.waiting) - 1, timestamp)
 
     # --- the send thread ---

@@ -6,7 +6,9 @@ import asyncio
 import gc
 import sys
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -681,6 +683,76 @@ def test_a_batch_whose_closing_is_interrupted_is_in_its_queue(monkeypatch: pytes
     producer.settle()
     assert producer.cluster.values("t", 0) == [b"first", *[b"v" * 100] * len(kept), b"last"]
     assert [ticket.result(0).offset for ticket in [*kept, last]] == list(range(1, len(kept) + 2))
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(call: int, action: Callable[[], object]) -> bool:
+    """Raise where a signal handler could: when a function of the package is entered, or has returned from native code.
+    Return False if the action was over before so many of these."""
+    left = call
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and "fencepost" in frame.f_globals.get("__name__", ""):
+            left -= 1
+            if left < 0:
+                sys.setprofile(None)
+                raise Interrupt
+
+    sys.setprofile(count)
+    try:
+        action()
+    except Interrupt:
+        return True
+    finally:
+        sys.setprofile(None)
+    return False
+
+
+ROWS = pa.table({"value": [b"0", b"1", b"2", b"3"], "key": [b"k", None, b"l", None], "partition": [3, None, 0, None]})
+INTERRUPTED: dict[str, Callable[[SteppedProducer], object]] = {
+    "key": lambda producer: producer.send("t", b"v" * 99, key=b"k"),
+    "partition": lambda producer: producer.send("t", b"v", partition=1, headers=[("h", b"1")]),
+    "neither": lambda producer: producer.send("t", b"v" * 50),
+    "table": lambda producer: send_table(producer.sender.queues, producer.options, "t", ROWS, 0),
+}
+
+
+@pytest.mark.parametrize("topic", ["new", "known", "known by now"])
+@pytest.mark.parametrize(
+    ("action", "options"),
+    [
+        *((action, {}) for action in INTERRUPTED),
+        *((action, {"value_serializer": bytes}) for action in [*INTERRUPTED][:3]),
+    ],
+)
+def test_a_send_that_is_interrupted_anywhere_is_refused_or_accepted_whole(
+    action: str, topic: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for ever afterwards, the memory is free again, and rows lie in the partitions that they name."""
+    call, is_over = 0, False
+    while not is_over:
+        on = cluster(t=4)
+        producer = SteppedProducer(on, batch_size=160, **options)
+        queues = producer.sender.queues
+        if topic != "new":
+            producer.send("t", b"first", partition=0)
+            producer.settle()
+        if topic == "known by now":
+            monkeypatch.setattr(queues, "partition_count", lambda _: 0)
+        before = [producer.send("t", b"before" * 8, key=key) for key in (b"k", None, b"l")]
+        is_over = not interrupted_at(call, lambda: INTERRUPTED[action](producer))  # noqa: B023 - called at once
+        after = producer.send("t", b"after", key=b"k")
+        producer.settle()
+        assert all(ticket.result(0) for ticket in [*before, after])
+        assert queues.held == 0
+        assert not set(on.values("t", 0) if action == "table" else ()) & {b"0"}
+        assert not set(on.values("t", 3) if action == "table" else ()) & {b"2"}
+        call += 1
+    assert call > 5
 
 
 def test_a_flush_with_nothing_to_settle_does_not_wake_the_send_thread() -> None:

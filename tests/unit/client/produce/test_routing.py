@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from fencepost.client.produce.partition_queue import UNDESIGNATED
 from fencepost.client.produce.table import send_table
 from fencepost.client.produce.ticket import Ticket
-from fencepost.errors import FencepostError, NotOwned, SendFailed
-from fencepost.kernel import partition_for_key
+from fencepost.errors import Expired, FencepostError, NotOwned, SendFailed
+from fencepost.kernel import BatchBuilder, partition_for_key
 from tests.support.stepped_producer import SteppedProducer, cluster
 
 pytestmark = pytest.mark.unit
@@ -82,6 +83,63 @@ def test_records_of_all_forms_lie_where_they_belong_whole_and_in_order(
     assert producer.sender.queues.is_empty
 
 
+def test_records_without_a_key_keep_their_order_when_others_are_taken_out_of_their_batches() -> None:
+    on = cluster(t=2)
+    producer = SteppedProducer(on, batch_size=300)
+    for number in range(120):
+        if number % 40 == 7:
+            producer.send("t", b"keyed", key=b"k")
+        if number % 40 == 27:
+            rows = pa.table({"value": [b"%03d" % number]})
+            send_table(producer.sender.queues, producer.options, "t", rows, producer.clock.now_ms())
+        else:
+            producer.send("t", b"%03d" % number)
+    producer.settle()
+    for partition in range(2):
+        stored = [value for value in on.values("t", partition) if value != b"keyed"]
+        assert stored == sorted(stored)
+        assert stored
+
+
+def test_a_key_counts_that_another_thread_sends_while_a_batch_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The native `send` takes no lock. It must not add a key to a batch whose records may go to any partition."""
+    on = cluster(t=20)
+    producer = SteppedProducer(on)
+    queues = producer.sender.queues
+    producer.send("t", b"before", key=b"k")
+    queues.seal_open(next(iter(queues.to_place)).undesignated_queue)
+    note_route, delayed = queues._note_route, list[Any]()
+
+    def send_meanwhile(*arguments: Any) -> int:
+        queues.intake.send("t", b"meanwhile", key=b"k")
+        return note_route(*arguments)
+
+    monkeypatch.setattr(queues, "_note_route", send_meanwhile)
+    monkeypatch.setattr(queues.intake, "slowly", lambda *record: delayed.append(record))  # waits for the lock, really
+    queues.send("t", b"keyless")
+    monkeypatch.undo()
+    producer.settle()
+    stored = on.values("t", partition_for_key(b"k", 20))
+    assert (b"meanwhile" in stored) is not bool(delayed)
+    assert b"before" in stored
+
+
+def test_a_young_record_does_not_expire_with_an_old_one_when_both_are_placed() -> None:
+    """PROD-8. They waited for the topic in batches of their own, which are divided among the same partitions."""
+    on = cluster()
+    on.creates_topics = False
+    producer = SteppedProducer(on, delivery_timeout=10.0, unknown_topic_timeout=60.0)
+    old = [producer.send("t", b"old", partition=partition) for partition in (0, 1)]
+    producer.run_for(9.8)
+    young = [producer.send("t", b"young", partition=partition) for partition in (0, 1)]
+    on.create("t", 4)
+    producer.step_until(lambda: producer.sender.queues.partition_count("t") > 0)
+    young.append(producer.send("t", b"youngest", partition=0))
+    producer.settle()
+    assert all(isinstance(ticket.exception(0), Expired) for ticket in old)
+    assert [ticket.result(0).offset for ticket in young] == [0, 0, 1]
+
+
 def test_what_cannot_be_placed_fails_alone() -> None:
     def chosen(key: bytes | None, count: int) -> int:
         if key == b"raise":
@@ -103,6 +161,64 @@ def test_what_cannot_be_placed_fails_alone() -> None:
     assert "there is no partition 2" in said[3]
     assert sum(error.count for error in failed) == 4
     assert producer.sender.queues.held == 0
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new topic", "known topic"])
+@pytest.mark.parametrize("choice", [0.5, 1.0, None, "1"])
+def test_a_choice_that_is_no_whole_number_fails_alone(choice: Any, known: bool) -> None:
+    """And does not end the send thread."""
+    on = cluster(t=2)
+    producer = SteppedProducer(on, partitioner=lambda key, count: choice if key == b"bad" else 0)
+    first = producer.send("t", b"first", key=b"k")
+    if known:
+        producer.settle()
+        with pytest.raises(TypeError):
+            producer.send("t", b"no", key=b"bad")
+    else:
+        wrong = producer.send("t", b"no", key=b"bad")
+    last = producer.send("t", b"last", key=b"k")
+    producer.settle()
+    if not known:
+        assert "TypeError" in str(wrong.exception(0))
+    assert [first.result(0).offset, last.result(0).offset] == [0, 1]
+
+
+def test_rows_that_fail_because_the_partitions_have_become_known_meanwhile_are_settled() -> None:
+    """A flush waited for ever for a row that failed on the caller's thread, and that nobody had noted."""
+    on = cluster(t=2)
+    producer = SteppedProducer(on)
+    queues = producer.sender.queues
+    producer.send("t", b"first", partition=0)
+    producer.settle()
+    builder = BatchBuilder()
+    for number in range(3):
+        builder.append(None, b"%d" % number, 0)
+    batch = queues.enqueue("t", UNDESIGNATED, builder, {0: 1, 1: 9, 2: 1})  # it has waited for room since `_choose`
+    producer.settle()
+    assert on.values("t", 1) == [b"0", b"2"]
+    assert "there is no partition 9" in str(Ticket(batch, 1, 0).exception(0))
+    assert queues.held == 0
+
+
+def test_rows_keep_the_partitions_they_name_when_a_signal_handler_raises_in_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on = cluster(t=20)
+    producer = SteppedProducer(on)
+    queues = producer.sender.queues
+
+    def interrupt() -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    producer.send("t", b"first", partition=0)
+    builder = BatchBuilder()
+    builder.append(None, b"second", 0)
+    monkeypatch.setattr(queues, "_wake", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queues.enqueue("t", UNDESIGNATED, builder, {0: 13})
+    producer.settle()
+    assert on.values("t", 13) == [b"second"]
 
 
 def test_an_owners_records_go_only_where_it_owns() -> None:
