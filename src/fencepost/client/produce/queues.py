@@ -465,10 +465,11 @@ class Queues:
                 self._seal(queue)
                 place_next(was_open=True)
             fresh = self._clock.monotonic() + self._options.delivery_timeout - self._options.shares_batch
-            for each in topic.partitions.values():
-                if each.open is not None and each.open.deadline < fresh:
-                    self._seal(each)  # nor do later records
-                    self.changed[each] = None
+            for run in [run for batch in placed if batch.moved is not None for run in batch.moved.runs]:
+                target = run.settlement
+                if isinstance(target, ProducerBatch) and target.queue.open is target and target.deadline < fresh:
+                    self._seal(target.queue)  # later records do not expire with it
+                    self.changed[target.queue] = None
             topic.know(count)
             topic.admit()
             if not topic.waiting:

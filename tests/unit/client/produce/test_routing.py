@@ -83,7 +83,7 @@ def test_records_of_all_forms_lie_where_they_belong_whole_and_in_order(
     assert producer.sender.queues.is_empty
 
 
-def test_records_without_a_key_keep_their_order_when_others_are_taken_out() -> None:
+def test_records_without_a_key_keep_their_order_when_a_batch_is_divided() -> None:
     on = cluster(t=2)
     producer = SteppedProducer(on, batch_size=300)
     for number in range(120):
@@ -124,7 +124,7 @@ def test_a_key_counts_that_another_thread_sends_while_a_batch_is_opened(monkeypa
     assert b"before" in stored
 
 
-def test_a_young_record_does_not_expire_with_an_old_one_when_both_are_placed() -> None:
+def test_a_young_record_does_not_expire_with_an_old_one() -> None:
     """PROD-8. They waited for the topic in batches of their own, which are divided among the same partitions."""
     on = cluster()
     on.creates_topics = False
@@ -183,8 +183,8 @@ def test_a_choice_that_is_no_whole_number_fails_alone(choice: Any, known: bool) 
     assert [first.result(0).offset, last.result(0).offset] == [0, 1]
 
 
-def test_rows_that_fail_because_partitions_became_known_are_settled() -> None:
-    """A flush waited for ever for a row that failed on the caller's thread, and that nobody had noted."""
+def test_rows_that_fail_after_the_topic_has_become_known_are_settled() -> None:
+    """A flush waited for ever for a row that failed while the table waited for room."""
     on = cluster(t=2)
     producer = SteppedProducer(on)
     queues = producer.sender.queues
@@ -193,7 +193,7 @@ def test_rows_that_fail_because_partitions_became_known_are_settled() -> None:
     builder = BatchBuilder()
     for number in range(3):
         builder.append(None, b"%d" % number, 0)
-    batch = queues.enqueue("t", UNDESIGNATED, builder, {0: 1, 1: 9, 2: 1})  # it has waited for room since `_choose`
+    batch = queues.enqueue("t", UNDESIGNATED, builder, {0: 1, 1: 9, 2: 1})  # it has waited for room
     producer.settle()
     assert on.values("t", 1) == [b"0", b"2"]
     assert "there is no partition 9" in str(Ticket(batch, 1, 0).exception(0))
