@@ -54,7 +54,7 @@ class Fetched:
 
 
 class Piece:
-    """What a batch has of one chunk."""
+    """A batch's part of one chunk."""
 
     __slots__ = ("fetched", "partition", "start", "stop")
 

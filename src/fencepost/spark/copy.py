@@ -65,7 +65,7 @@ class Round:
 
 
 class Copied(NamedTuple):
-    """What was copied of a partition."""
+    """The copied part of a partition."""
 
     records: int = 0
     bytes: int = 0
@@ -74,7 +74,7 @@ class Copied(NamedTuple):
 
 
 class CopiedRange(NamedTuple):
-    """What a task says of a range."""
+    """A task's report of a range."""
 
     published: PublishedPartition
     copied: Copied = Copied()

@@ -120,7 +120,7 @@ class Encoding:
 
 
 class ManifestEntry(NamedTuple):
-    """What a frozen batch is known by."""
+    """The identification of a frozen batch."""
 
     map_partition: int
     number: int

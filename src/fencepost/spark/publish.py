@@ -46,7 +46,7 @@ _Entries: TypeAlias = "Mapping[TopicPartition, Sequence[ManifestEntry]]"
 
 
 class PublishedPartition(NamedTuple):
-    """What a task says of a target partition, or why it failed: the columns of RESULT."""
+    """A task's report of a target partition, or why it failed: the columns of RESULT."""
 
     topic: str
     partition: int

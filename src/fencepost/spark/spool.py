@@ -27,7 +27,7 @@ _OPEN_FILES: Final = 64
 
 
 class SpoolPlace(NamedTuple):
-    """Where a batch is."""
+    """The place of a batch."""
 
     file: str
     at: int

@@ -65,7 +65,7 @@ class Flag:
 
 
 class Outcome(Generic[T]):
-    """What a call on another thread returns or raises; set once."""
+    """The result or the error of a call on another thread; set once."""
 
     __slots__ = ("_error", "_known", "_result")
 

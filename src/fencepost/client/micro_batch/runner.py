@@ -97,7 +97,7 @@ def refuse_old_kafka(offered: Mapping[int, tuple[int, int]]) -> None:
 
 
 class Advice(NamedTuple):
-    """What users can do about an error."""
+    """Advice: the steps that users can take against an error."""
 
     when_slow: str = "make micro-batches smaller (maxOffsetsPerTrigger), or transaction_timeout longer"
     when_untimely: str = "write records with the time of writing (a sink without keep_timestamps)"

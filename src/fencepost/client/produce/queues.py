@@ -42,7 +42,7 @@ from fencepost.client.produce.partition_queue import (
     no_partition,
     size_of,
 )
-from fencepost.client.produce.routing import Routes, RowGroup, route
+from fencepost.client.produce.routing import RowGroup, RowGroups, route
 from fencepost.client.produce.ticket import Moved, Run, Settlement, Ticket, check_thread, settle_here
 from fencepost.client.produce.waiting_room import WaitingRoom
 from fencepost.clock import Clock
@@ -781,7 +781,7 @@ class Queues:
             self._seal(queue)
         self.add(queue, batch)
 
-    def _encode_again(self, batch: ProducerBatch, routes: Routes, group: RowGroup, position: int) -> Iterator[Run]:
+    def _encode_again(self, batch: ProducerBatch, routes: RowGroups, group: RowGroup, position: int) -> Iterator[Run]:
         """Encode some records of a batch into the open batch of their partition; fail those without one. Those that may
         go to any stay at the batch's position in the undesignated queue. Yield where they are."""
         queue, at, stop = group

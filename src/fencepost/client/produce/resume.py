@@ -59,7 +59,7 @@ IN_PROGRESS = float("inf")
 
 
 class LookBefore(NamedTuple):
-    """What a partition was like before the fence."""
+    """A partition's state before the fence."""
 
     topic_id: str | None
     end: Offset

@@ -33,7 +33,7 @@ class RowGroup(NamedTuple):
     stop: int
 
 
-class Routes(NamedTuple):
+class RowGroups(NamedTuple):
     """A batch as columns, whose rows are sorted by partition."""
 
     source: ColumnSource
@@ -45,7 +45,7 @@ class Routes(NamedTuple):
 
 def route(
     batch: ProducerBatch, topic: TopicQueues, count: int, options: ProducerOptions, *, needs_partitions: bool
-) -> Routes:
+) -> RowGroups:
     """Sort the records of a full batch by partition, now that the topic has `count` of them."""
     assert batch.builder is not None
     encoded = batch.builder.build()
@@ -101,7 +101,7 @@ def route(
             targets[number] = topic.queue(number)
     order, starts = group_rows(chosen, count + 1 + len(errors))
     groups = [RowGroup(targets[number], starts[number], starts[number + 1]) for number in used]
-    return Routes(source, order, groups)
+    return RowGroups(source, order, groups)
 
 
 def _for_keyless(topic: TopicQueues, count: int, *, needs_partitions: bool) -> PartitionQueue | Exception:

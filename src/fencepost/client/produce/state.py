@@ -138,7 +138,7 @@ class SendState:
 
     @property
     def written_as(self) -> WrittenAs:
-        """Who can tell whether another producer has taken over from the one that writes now."""
+        """Return who can tell whether another producer has taken over from the one that writes now."""
         if self.is_transactional:
             return WrittenAs.IN_TRANSACTION
         return WrittenAs.BARE if self.steps is None else WrittenAs.NAMED

@@ -231,7 +231,7 @@ class Run(NamedTuple):
 
 
 class Moved:
-    """Where the records of a batch are now, that had no partition when they were accepted."""
+    """The present places of a batch's records that had no partition when they were accepted."""
 
     __slots__ = ("_places", "order", "runs")
 

@@ -1,4 +1,4 @@
-"""What a group assigns, owned as well (OWN), on fencepost's server.
+"""The partitions that a group assigns, owned as well (OWN), on fencepost's server.
 
 A member that was paused does not know that it was replaced. Its successor claims the partition, which severs the old
 connection: from then on the server serves neither its fetches nor its commits, and only then the successor reads.

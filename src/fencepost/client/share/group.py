@@ -82,7 +82,7 @@ _CURED_BY_WAITING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
-    """What the user says about the membership."""
+    """The user's settings of the membership."""
 
     group: str
     names: frozenset[str]

@@ -1,4 +1,4 @@
-"""Where to start and stop: the offsets that a place means in each partition, as of now.
+"""The places to start and to stop: the offsets that a place means in each partition, as of now.
 
 With a group the start is where the group left off. Offsets that an open transaction may still change are waited for
 (KIP-447): without that, the next reader would take up what its predecessor's transaction commits a moment later.

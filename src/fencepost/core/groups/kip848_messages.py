@@ -104,7 +104,7 @@ class HeartbeatResult(NamedTuple):
 
 
 class ClassicPart(NamedTuple):
-    """What the coordinator must know of a member that still uses the classic protocol."""
+    """The coordinator's knowledge of a member that still uses the classic protocol."""
 
     session_timeout_ms: Milliseconds
     protocols: tuple[tuple[str, bytes], ...]

@@ -259,7 +259,7 @@ class StepFailed(Exception):
 
 
 class FrozenContent(NamedTuple):
-    """What the progress record has of a frozen batch: its fields of these names."""
+    """A frozen batch in the progress record: its fields of these names."""
 
     position: str = ""
     topics: str = ""

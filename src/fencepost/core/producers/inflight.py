@@ -67,7 +67,7 @@ BatchT = TypeVar("BatchT")
 
 
 class WrittenAs(Enum):
-    """Who can tell whether another producer has taken over."""
+    """The party that can tell whether another producer has taken over."""
 
     BARE = "bare"
     """Under a pid without a name: only the partition's leader."""

@@ -94,7 +94,7 @@ class ScheduledBatch(Protocol):
 
 
 class ScheduledQueue(Protocol):
-    """What the schedule sees of a partition's queue."""
+    """A partition's queue, as the schedule sees it."""
 
     @property
     def topic(self) -> Hashable: ...
@@ -138,7 +138,7 @@ class Action(Enum):
 
 
 class Until(Enum):
-    """What a partition waits for that is not told for each partition."""
+    """An event that many partitions may wait for, and that is not told for each of them."""
 
     IDENTITY = "identity"
     """Another pid or epoch."""

@@ -1,4 +1,4 @@
-"""What the server tells of itself: its state, read once, and pages of rows (`core/rows.py`) of what a caller may see.
+"""The server's account of itself: its state, read once, and pages of rows (`core/rows.py`) of what a caller may see.
 
 The HTTP API, the console and the metrics are skins over it, and each number has one function here, so that they agree.
 
