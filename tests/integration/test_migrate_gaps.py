@@ -23,6 +23,7 @@ from fencepost.core.migration import copy_steps
 from fencepost.errors import ErrorCode, ServerError
 from fencepost.kernel import encode_batch
 from fencepost.server.api import k27_write_txn_markers
+from fencepost.server.net.router import Fields
 from fencepost.types import TopicPartition
 from tests.conftest import Engine
 from tests.support.migration import Abort, abort, command, log, migrate, write_with_gaps
@@ -72,9 +73,9 @@ def test_gaps_are_copied_although_the_target_refuses_direct_markers(
     """Apache Kafka does so after a coordinator with a higher epoch has ended a transaction of the same producer."""
     refused: list[ErrorCode] = []
 
-    async def refuse(*_: object) -> ErrorCode:
+    async def refuse(broker: object, request: object, marker: object, topic: str, index: int, _: None) -> Fields:
         refused.append(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
-        return refused[-1]
+        return {"partition_index": index, "error_code": refused[-1]}
 
     monkeypatch.setattr(k27_write_txn_markers, "_write", refuse)
     write_with_gaps(source.address, name)
