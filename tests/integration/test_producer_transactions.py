@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -14,7 +16,7 @@ from fencepost.client.admin_client import Admin
 from fencepost.client.cluster.routing import Routes
 from fencepost.client.producer import Producer
 from fencepost.client.reader import Reader
-from fencepost.errors import ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, Undelivered
+from fencepost.errors import Closed, ConfigError, ErrorCode, Expired, Fenced, FencepostError, SendFailed, Undelivered
 from fencepost.server.api import APIS
 from fencepost.server.server import Server
 from fencepost.types import Offset, TopicPartition
@@ -204,6 +206,18 @@ def test_closing_in_the_middle_aborts(server: TestedServer, topic: str) -> None:
     with Producer(server.address) as other:
         other.send(topic, b"behind it")
     assert committed(server, topic, 1) == [b"behind it"]
+
+
+def test_who_waits_for_the_name_is_told_when_another_thread_closes() -> None:
+    """The server never answers. It used to take `delivery_timeout`."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        producer = Producer(f"127.0.0.1:{silent.getsockname()[1]}", name="n", delivery_timeout=3600, linger=0)
+        entering = pool.submit(producer.transaction().__enter__)
+        with suppress(TimeoutError):
+            entering.result(0.3)  # it probably waits by now
+        producer.close(0)
+        with pytest.raises(Closed):
+            entering.result(60)
 
 
 @pytest.mark.parametrize("step", ["transaction_coordinator", "to"])

@@ -251,6 +251,7 @@ class Sender:
             closed = Closed(f"the producer was closed before the records were committed{why}")
             self.settling.fail_uncommitted(self.state.lanes.drop(for_good=True), closed, "unknown")
         self.settling.fail_everything(Closed(f"the producer was closed before the records were acknowledged{why}"))
+        self.state.identity_settled.set()  # nobody requests it any more
 
     def close(self) -> None:
         """Close the sockets; called by the send thread if there is one."""
