@@ -22,7 +22,7 @@ from fencepost.spark import publish
 from fencepost.spark.freeze import FrozenBatch, ManifestEntry, manifest_of_frozen
 from fencepost.types import TopicPartition
 from tests.integration.conftest import TestedServer
-from tests.support.committed import committed_values
+from tests.support.committed import await_decided, committed_values
 from tests.support.proxy import Proxy
 from tests.support.scripted.fates import Api, Fate
 
@@ -63,6 +63,7 @@ def test_first_batches_of_all_partitions_are_there_once(server: TestedServer, na
         name_of_it.end(identity, commit=True)
     for topic in topics:
         expected = [str(TopicPartition(topic, partition)).encode() for partition in range(PARTITIONS) for _ in "12"]
+        await_decided(server.address, topic)
         assert committed_values(server.address, topic) == expected
 
 

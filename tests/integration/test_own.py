@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import fencepost
 from fencepost.errors import ErrorCode
 from fencepost.server.api import k00_produce
+from fencepost.server.net.turns import ConnectionTurn
 from tests.support.batches import batch
 from tests.support.failing_files import GatedFiles
 from tests.support.raw import ConnectionEnded, RawClient
@@ -295,14 +297,13 @@ def test_the_next_owner_can_read_what_a_large_request_has_written_so_far(
     """OWN-9: also if the claim has its turn between two pieces of the request, whatever the resource is called."""
     written, go_on = threading.Event(), threading.Event()
 
-    async def paced(items: Iterable[Any]) -> AsyncIterator[Any]:
-        for item in items:
-            yield item
-            written.set()
-            while not go_on.is_set():
-                await asyncio.sleep(0.001)
+    async def pause(seconds: float) -> None:
+        written.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(k00_produce, "paced", paced)
+    monkeypatch.setattr(ConnectionTurn, "is_long", lambda turn: True)  # after each batch
+    monkeypatch.setattr(k00_produce, "asyncio", SimpleNamespace(sleep=pause))
     with (
         fencepost.Server(tmp_path, sync=sync) as server,
         RawClient(server.address) as old,

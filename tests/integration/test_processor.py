@@ -15,6 +15,7 @@ import fencepost
 from fencepost import Admin, AsyncProcessor, Processor, Producer, Reader, ReadRecord, TooSlow
 from fencepost.errors import Closed, ConfigError, ErrorCode, FencepostError
 from tests.integration.conftest import TestedServer
+from tests.support.committed import await_decided
 from tests.support.log_bed import make_batch
 from tests.support.proxy import Proxy
 from tests.support.raw import RawClient
@@ -45,6 +46,7 @@ def processor(server: TestedServer, source: str, **options: Any) -> Processor:
 
 
 def results(server: TestedServer, topic: str) -> list[ReadRecord]:
+    await_decided(server.address, topic)
     with Reader(server.address, topic, stop="latest") as reader:
         return list(reader)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from typing import Any
 
@@ -43,6 +44,13 @@ def committed(servers: str, topic: str, *, timeout: float = 60.0) -> list[Any]:
     finally:
         consumer.close()
     return [message for partition in sorted(found) for message in found[partition]]
+
+
+def await_decided(servers: str, topic: str) -> None:
+    """Return when no transaction holds readers back. Apache Kafka answers a commit before its markers are there."""
+    with Admin(servers) as admin:
+        while admin.latest(topic, read_committed=True) != admin.latest(topic):
+            time.sleep(0.01)  # nothing else tells
 
 
 def committed_values(servers: str, topic: str) -> list[bytes]:

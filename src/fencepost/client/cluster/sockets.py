@@ -31,6 +31,8 @@ _BUFFERS_PER_WRITE: Final = 64
 _TLS_RECORD: Final = 1 << 14
 _MOST_PER_TURN: Final = 4 << 20
 """Bytes read from one socket before the next one is read."""
+_LONGEST_POLL_SECONDS: Final = 3600.0
+"""epoll takes no timeout of a month. Whoever polls looks again afterwards."""
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Seconds, seconds, count, by option name; not every system has them."""
 
@@ -77,8 +79,8 @@ class Network(Protocol):
         """Make a `wake` from now on end the next `poll`. Called before looking for work."""
 
     def poll(self, timeout: float | None) -> bool:
-        """Wait until something happens or the time is over, and call the handlers. Return whether a handler may have
-        been called."""
+        """Wait until something happens or the time is over, and call the handlers. It may end earlier. Return whether a
+        handler may have been called."""
 
     def wake(self) -> None:
         """End a `poll`, from any thread. Costs next to nothing while the polling thread works."""
@@ -142,7 +144,11 @@ class SocketNetwork:
             link.flush()
             has_news |= link.socket is None  # likewise: the write found that the server had closed it
         self._unflushed.clear()
-        ready = self._selector.select(0 if has_news or self._resolved else timeout)  # a lookup may have ended meanwhile
+        if has_news or self._resolved:  # a lookup may have ended meanwhile
+            timeout = 0
+        elif timeout is not None:
+            timeout = min(timeout, _LONGEST_POLL_SECONDS)
+        ready = self._selector.select(timeout)
         self._sleeping = False
         for key, events in ready:
             if key.data is not None:

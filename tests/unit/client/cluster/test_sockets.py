@@ -73,3 +73,12 @@ def test_dialling_from_another_thread_ends_the_wait_of_the_one_that_polls() -> N
         polling.join(25)  # less than it would wait otherwise
         assert told.open
     network.close()
+
+
+def test_a_poll_for_a_month_waits_for_a_wake() -> None:
+    """A claim may wait so long."""
+    network = SocketNetwork()
+    network.before_work()
+    network.wake()
+    assert not network.poll(1e7)
+    network.close()

@@ -203,7 +203,8 @@ def test_a_partition_added_late_is_rejected_by_our_next_epoch_which_fences_nobod
     late = [thread for thread in threading.enumerate() if thread.name == "fencepost-blocking"]
     coordinator.refusal = ServerError(ErrorCode.PRODUCER_FENCED, "an epoch before")
     coordinator.answer.set()
-    producer.until(lambda: not any(thread.is_alive() for thread in late))
+    for thread in late:
+        thread.join(20)
     producer.sender.run_once(0.01)
     coordinator.refusal = None
     producer.sender.transactions.begin()
