@@ -129,7 +129,7 @@ def test_whatever_happens_every_ticket_tells_the_truth(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(0, 20 * RUNS_PER_TEST, RUNS_PER_TEST))
 def test_whatever_happens_in_a_crowd_every_ticket_tells_the_truth(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crowd of three, with full, large and small batches (PROD-6, PROD-11)."""
-    monkeypatch.setattr(schedule, "FEW", 1)
+    monkeypatch.setattr(schedule, "FEW_PARTITIONS", 1)
     monkeypatch.setattr(schedule, "LITTLE", 250)
     for each in range(seed, seed + RUNS_PER_TEST):
         try:

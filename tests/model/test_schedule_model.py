@@ -483,7 +483,7 @@ def test_one_record_beside_ten_thousand_partitions_in_flight_costs_its_own_turn(
 
 def test_a_large_batch_is_sent_beside_few_partitions_that_keep_the_window_full() -> None:
     """PROD-6: so few that their small batches go first. They fill the window again whenever there is room."""
-    play = Play(Random(1), topics={"busy": rules.FEW, "large": 1}, brokers=1, rate=2e6, linger=0.0)
+    play = Play(Random(1), topics={"busy": rules.FEW_PARTITIONS, "large": 1}, brokers=1, rate=2e6, linger=0.0)
     play.schedule.hurry(is_hurried=True)
     (large,) = play.queues["large"]
 

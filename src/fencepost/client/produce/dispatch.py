@@ -245,7 +245,7 @@ class Dispatch:
             return 0, 0.0
         requests: Requests = {}
         room = connection.window.room(self._options.batch_size)
-        is_crowded = line.small_count > rules.FEW
+        is_crowded = line.small_count > rules.FEW_PARTITIONS
         self.is_crowded |= is_crowded
         everybody = line.begin_turn(now)
         began, sent, took = self._state.now(), 0, 0.0

@@ -41,7 +41,7 @@ from fencepost.types import Milliseconds, Offset, TopicPartition
 log = logging.getLogger("fencepost.producer")
 
 NO_NODE: Final = -1
-LONGEST: Final = 0.05
+MAX_SECONDS_OPEN: Final = 0.05
 """Seconds that a transaction takes new batches. They delay tickets, and readers of committed records."""
 NEVER: Final = float("inf")
 _RENEW_AGAIN: Final = 0.1
@@ -140,7 +140,7 @@ class WriteLane:
             self._opened = now
         if self.open.error is not None:
             return False
-        if is_new and self._held and now >= self._opened + LONGEST:
+        if is_new and self._held and now >= self._opened + MAX_SECONDS_OPEN:
             return False  # time to commit what is acknowledged
         return self.open.admits(partition)
 

@@ -87,7 +87,7 @@ def _rivals(records: Sequence[WrittenProgress]) -> tuple[Progress, Progress] | N
 _MOST: Final = 1000
 """Transactional ids; the one that was refused longest ago makes way."""
 
-_LONGEST: Final = 200
+_MAX_CLIENT_ID_CHARACTERS: Final = 200
 """Characters of a client id, which the client chooses."""
 
 
@@ -99,7 +99,7 @@ class FencedWrites:
         self, name: str, writer: Identity, current: Identity, time_ms: Milliseconds, address: str, client_id: str
     ) -> None:
         self._last.pop(name, None)
-        self._last[name] = FencedWrite(writer, current, time_ms, address, client_id[:_LONGEST])
+        self._last[name] = FencedWrite(writer, current, time_ms, address, client_id[:_MAX_CLIENT_ID_CHARACTERS])
         if len(self._last) > _MOST:
             del self._last[next(iter(self._last))]
 

@@ -20,18 +20,18 @@ sends.
 first (PROD-6). Small batches go ahead of large ones, because they delay nobody. There are two exceptions, in which all
 batches go in the order in which they became ready:
 
-    a topic is behind    More than `FEW` of its batches are large: its leader takes less than it is given. Then a small
-                         batch is one that has not waited for long. If such batches went first, no batch would ever
-                         grow, and large ones cost less per record (1,000 partitions: 1.23 instead of 0.86 million
-                         records per second, 2,700 instead of 4,400 batches).
+    a topic is behind    More than `FEW_PARTITIONS` of its batches are large: its leader takes less than it is given.
+                         Then a small batch is one that has not waited for long. If such batches went first, no batch
+                         would ever grow, and large ones cost less per record (1,000 partitions: 1.23 instead of 0.86
+                         million records per second, 2,700 instead of 4,400 batches).
     a standstill         Small batches have filled the window again and again, and no large one was sent for
                          `STANDSTILL` seconds.
 
 Two rules let small batches grow where many partitions have a little each. There a record costs what its batch costs:
 
     gather    A batch that is not full waits for the answer to the one before it: `GATHER` seconds at most, or
-              `LONG_GATHER` if more than `FEW` partitions are active.
-    rest      After a turn that sent batches of more than `FEW` active partitions, small ones wait for `PAUSE` seconds
+              `LONG_GATHER` if more than `FEW_PARTITIONS` partitions are active.
+    rest      After a turn that sent batches of more than `FEW_PARTITIONS`, small ones wait for `PAUSE` seconds
               per batch sent, or twice as long as sending the small ones took. So the callers have most of the time
               (1,000 partitions: 17 instead of 25 µs of CPU per batch).
 
@@ -54,7 +54,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from fencepost.core.producers.inflight import Flight, Step
 from fencepost.core.producers.window import LITTLE
 
-FEW: Final = 32
+FEW_PARTITIONS: Final = 32
 """Active partitions that are so few that each batch may go when it is ready; and large batches of a topic that is not
 behind."""
 
@@ -202,7 +202,7 @@ class _TopicLine(Generic[QueueT]):
             heapq.heappush(self._large, (entry.since, entry))
             self.large_count += 1
             self.line.large_count += 1
-            self.is_behind |= self.large_count > FEW
+            self.is_behind |= self.large_count > FEW_PARTITIONS
         else:
             self._small.append((entry.since, entry))
             self.small_count += 1
@@ -286,8 +286,8 @@ class Line(Generic[QueueT]):
     def begin_turn(self, now: float) -> bool:
         """Return whether small batches have kept all large ones from being sent for too long."""
         for topic in self._in_turn:
-            topic.is_behind = topic.large_count > FEW
-        return self.large_count > 0 and self._ahead > FEW and now - self._moved_at > STANDSTILL
+            topic.is_behind = topic.large_count > FEW_PARTITIONS
+        return self.large_count > 0 and self._ahead > FEW_PARTITIONS and now - self._moved_at > STANDSTILL
 
     def went_ahead(self) -> None:
         """Take note that a small batch that was taken out of turn uses room that large ones wait for."""
@@ -422,7 +422,7 @@ class Schedule(Generic[QueueT]):
 
     @property
     def are_many(self) -> bool:
-        return len(self._entries) > FEW
+        return len(self._entries) > FEW_PARTITIONS
 
     @property
     def has_changes(self) -> bool:
@@ -504,7 +504,7 @@ class Schedule(Generic[QueueT]):
             return float("-inf")
         ready_at = batch.opened + self.linger
         if queue.is_followed_up:
-            ready_at += LONG_GATHER if len(self._entries) > FEW else GATHER
+            ready_at += LONG_GATHER if len(self._entries) > FEW_PARTITIONS else GATHER
         return ready_at
 
     def takes_more(self, queue: QueueT, now: float) -> bool:

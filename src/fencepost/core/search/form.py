@@ -28,7 +28,7 @@ Choice = TypeVar("Choice", bound=str)
 DEFAULT_LAST: Final = 20
 DEFAULT_LIMIT: Final = 100
 MOST_MATCHES: Final = 500
-_LONGEST: Final = 1000
+_MAX_TEXT_CHARACTERS: Final = 1000
 """Characters of a text."""
 _MAX_OFFSET: Final = 2**63 - 1
 _MAX_PARTITION: Final = 2**31 - 1
@@ -89,8 +89,8 @@ def parse_form(query: Mapping[str, str]) -> SearchForm:
     given = {name: query[name].strip() if name not in ("key", "value", "header_value") else query[name]
              for name in FIELDS if query.get(name)}  # fmt: skip
     for name, text in given.items():
-        if len(text) > _LONGEST:
-            raise BadSearch(f"{name} must have at most {_LONGEST} characters, not {len(text)}")
+        if len(text) > _MAX_TEXT_CHARACTERS:
+            raise BadSearch(f"{name} must have at most {_MAX_TEXT_CHARACTERS} characters, not {len(text)}")
     start = _choice(given, "from", "last", get_args(StartKind))
     stop = _choice(given, "until", "now", get_args(StopKind))
     partition = given.get("partition")

@@ -30,7 +30,7 @@ from fencepost.server.broker import Broker
 from fencepost.server.coordinators.guards import StaleRequest, check_write
 from fencepost.server.net.router import NOT_AUTHORIZED, Answer, Api, ApiRequest, Deferred
 from fencepost.server.storage.partition import Partition
-from fencepost.server.storage.syncer import FEW
+from fencepost.server.storage.syncer import MAX_PARTITIONS_OF_NEXT_ROUND
 from fencepost.server.storage.validation import Scans
 from fencepost.types import Milliseconds, Offset
 from fencepost.wire.hot import (
@@ -243,7 +243,7 @@ class _Outcomes:
         self._synced: asyncio.Future[None] | None = None
         """The sync that covers everything published, if answers wait for one."""
         self._to_name = _MOST_NAMED
-        self._wide = sum(len(topic.partitions) for topic in message.topics) > FEW
+        self._wide = sum(len(topic.partitions) for topic in message.topics) > MAX_PARTITIONS_OF_NEXT_ROUND
 
     def begin(self, topic: ProduceTopic) -> list[_Outcome]:
         """Continue with this topic, and return the list for the outcomes of its batches."""

@@ -30,7 +30,7 @@ NAMED: Final = 10
 """Resources that a take-over names; the others are only counted."""
 _INDEXED: Final = 10_000
 _INDEXED_OF_ONE: Final = 1000
-_LONGEST: Final = 250
+_MAX_CLIENT_ID_CHARACTERS: Final = 250
 """Characters of a client id: a client chooses it, and may choose a long one."""
 
 
@@ -89,7 +89,7 @@ class Takeovers:
         self.total += 1
         event = SeveredOwner(
             self.total, now, group, tuple(lost[:NAMED]), len(lost), SILENT if by is None else TAKEN_OVER,
-            owner.peer, owner.client_id[:_LONGEST],
+            owner.peer, owner.client_id[:_MAX_CLIENT_ID_CHARACTERS],
         )  # fmt: skip
         self._kept.append(event)
         if by is not None:
@@ -119,7 +119,7 @@ class Takeovers:
 
 
 def _loser(group: str, name: str, client: Client) -> _Loser:
-    return group, name, client.session.client_host, client.client_id[:_LONGEST]
+    return group, name, client.session.client_host, client.client_id[:_MAX_CLIENT_ID_CHARACTERS]
 
 
 def _put(index: dict[K, SeveredOwner], key: K, event: SeveredOwner) -> None:
@@ -130,4 +130,4 @@ def _put(index: dict[K, SeveredOwner], key: K, event: SeveredOwner) -> None:
 
 
 def _follow(event: SeveredOwner, by: Client, now: Milliseconds) -> None:
-    event.by_address, event.by_client_id, event.by_time_ms = by.peer, by.client_id[:_LONGEST], now
+    event.by_address, event.by_client_id, event.by_time_ms = by.peer, by.client_id[:_MAX_CLIENT_ID_CHARACTERS], now

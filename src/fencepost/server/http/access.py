@@ -29,7 +29,7 @@ from fencepost.server.security.sasl import OAUTHBEARER, PLAIN, LoginFailed
 if TYPE_CHECKING:
     from fencepost.server.broker import Broker
 
-_LONGEST: Final = 16 * 1024
+_MAX_HEADER_CHARACTERS: Final = 16 * 1024
 """Characters of an Authorization header."""
 _REMEMBER_SECONDS: Final = 30.0
 """A program sends its password with every request; it is checked, and the login audited, once in this time."""
@@ -270,7 +270,7 @@ def _names_this_machine(host: str) -> bool:
 
 def _login(header: str) -> tuple[str, bytes] | None:
     """Return the SASL mechanism and message that say the same as the header."""
-    kind, _, value = header[:_LONGEST].partition(" ")
+    kind, _, value = header[:_MAX_HEADER_CHARACTERS].partition(" ")
     if kind.lower() == "bearer" and value:
         return OAUTHBEARER, b"n,,\x01auth=Bearer " + value.strip().encode() + b"\x01\x01"
     if kind.lower() != "basic":

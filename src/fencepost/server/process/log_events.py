@@ -19,7 +19,7 @@ class LogEvent(NamedTuple):
 OTHER_EVENT: Final = LogEvent("other")
 """A line of a library."""
 DROPPED: Final = "log.dropped"
-_LONGEST: Final = 1000
+_MAX_VALUE_CHARACTERS: Final = 1000
 """Characters of a value: clients choose some of them, such as the user of a login that fails."""
 
 EVENTS: Final[Mapping[str, LogEvent]] = {
@@ -134,5 +134,5 @@ def fields_of(event: LogEvent, arguments: object) -> dict[str, Any]:
         if name:
             plain = isinstance(value, int | float) and type(value) in (int, float, bool)
             text = str(value).removesuffix(": ") if name == "subject" else str(value)
-            found[name] = value if plain else text[:_LONGEST]
+            found[name] = value if plain else text[:_MAX_VALUE_CHARACTERS]
     return found

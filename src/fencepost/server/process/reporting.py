@@ -45,7 +45,7 @@ _CONTROL_IN_JSON: Final = {code: f"\\u{code:04x}" for code in (*range(127, 160),
 
 _KEPT_LINES: Final = 500
 """The last lines stay in memory, for `fencepost debug bundle`."""
-_LONGEST: Final = 2000
+_MAX_LINE_CHARACTERS: Final = 2000
 """Characters of a line, its traceback included."""
 _last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
 """Of this process; empty unless the process is a server and nothing else (`report_to_stderr`)."""
@@ -106,7 +106,7 @@ class Reporter(logging.Handler):
         event = EVENTS.get(str(record.msg), OTHER_EVENT)
         record.__dict__.update(event=event.name, event_fields=fields_of(event, record.args))
         record.msg, record.args = record.getMessage().translate(_CONTROL), None
-        _last_lines.append((self._target.formatter or logging.Formatter(FORMAT)).format(record)[:_LONGEST])
+        _last_lines.append((self._target.formatter or logging.Formatter(FORMAT)).format(record)[:_MAX_LINE_CHARACTERS])
         self._lines.put(record)
 
     def close(self) -> None:

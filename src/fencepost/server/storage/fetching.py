@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _READ_COMMITTED: Final = 1
 _SECONDS: Final = 0.003
 """Duration of a piece of reading, after which others get their turn."""
-_FEW: Final = 500
+_MAX_PARTITIONS_PER_PIECE: Final = 500
 """Maximum number of partitions to watch, unwatch or note in one piece."""
 _ON_THE_LOOP: Final = 4 * 1024 * 1024
 """A larger batch is read in a thread, unless the answer has room for it anyway."""
@@ -130,7 +130,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
 
     async def watch_in_pieces(self, broker: Broker) -> None:
         """Watch like `watch`, in several turns of the loop if there are many partitions."""
-        if len(self.rows) <= _FEW:
+        if len(self.rows) <= _MAX_PARTITIONS_PER_PIECE:
             self.watch()
             return
         self.watches = True
@@ -149,7 +149,7 @@ class FetchContext(FetchSession[Key, FetchRow]):
     def unwatch(self, broker: Broker) -> None:
         """Stop partitions from reporting changes; with many partitions, in the background."""
         self.watches = False
-        if len(self.rows) > _FEW:
+        if len(self.rows) > _MAX_PARTITIONS_PER_PIECE:
             broker.spawn(self._unwatch(broker), "leave the partitions of a fetch")
         else:
             for row in self.rows.values():
@@ -385,7 +385,7 @@ class Reading:
 
     async def tell_in_pieces(self) -> None:
         """Do the work of `tell`, in several turns of the loop if there are many partitions."""
-        if len(self._untold) <= _FEW:
+        if len(self._untold) <= _MAX_PARTITIONS_PER_PIECE:
             self.tell()
             return
         async for row, offsets, has_records in self._broker.reading_turns.paced(self._untold):

@@ -30,7 +30,7 @@ from fencepost.types import Offset
 PARALLEL_SYNCS: Final = 4
 """Threads per round: concurrent syncs of different files share the file system's journal commit."""
 
-FEW: Final = 1
+MAX_PARTITIONS_OF_NEXT_ROUND: Final = 1
 """Number of partitions with which a request is sure to be in the next round; with more it takes the wide line."""
 _MINE_PER_ROUND: Final = 8
 """Logs of requests with few partitions that one client has in a round. Kafka's clients have five requests in flight."""
@@ -129,7 +129,8 @@ class Syncer:
 
     def join_all(self, partitions: Collection[Partition], client: object = None) -> asyncio.Future[None]:
         """`join` for few partitions, `join_wide` for many."""
-        return self.join(partitions, client) if len(partitions) <= FEW else self.join_wide(partitions)
+        is_wide = len(partitions) > MAX_PARTITIONS_OF_NEXT_ROUND
+        return self.join_wide(partitions) if is_wide else self.join(partitions, client)
 
     def join_wide(self, partitions: Iterable[Partition]) -> asyncio.Future[None]:
         """Like `join`, for a request with many partitions: it may take many rounds, so that others need not wait."""

@@ -9,7 +9,7 @@ from fencepost.client.produce import dispatch
 from fencepost.client.produce.partition_queue import ProducerBatch
 from fencepost.core.producers import window
 from fencepost.core.producers.inflight import Sent
-from fencepost.core.producers.schedule import FEW, LONG_GATHER
+from fencepost.core.producers.schedule import FEW_PARTITIONS, LONG_GATHER
 from fencepost.errors import Expired
 from tests.support.scripted import Api, Fate, ScriptedCluster
 from tests.support.stepped_producer import SteppedProducer, cluster
@@ -231,14 +231,14 @@ def test_a_record_without_a_partition_expires_beside_a_crowd_that_hangs(monkeypa
 def test_the_send_thread_is_not_woken_for_batches_that_it_will_see_in_time() -> None:
     _, producer = crowd()
     queues = producer.sender.queues
-    for partition in range(FEW + 1):
+    for partition in range(FEW_PARTITIONS + 1):
         ticket = producer.send("many", b"second", partition=partition)
         assert queues.needs_wake_up(ticket.settlement)
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"second", partition=PARTITIONS - 1)
     assert not queues.needs_wake_up(ticket.settlement)
     producer.run_for(LINGER + 0.001)
-    assert connection(producer).window.batches == FEW + 2
+    assert connection(producer).window.batches == FEW_PARTITIONS + 2
     producer.settle()
     producer.sender.run_once(0.0)
     ticket = producer.send("many", b"third", partition=0)
@@ -266,7 +266,7 @@ def test_small_batches_of_a_topic_do_not_take_the_room_of_its_many_large_ones() 
     producer.settle()
     indexes = [part.index for request in on.requests(Api.PRODUCE) for part in request.message.topics[0].partitions]
     assert sorted(indexes) == list(range(PARTITIONS))
-    assert indexes.index(60) >= 60 - FEW  # until few are left, who has waited longest is first
+    assert indexes.index(60) >= 60 - FEW_PARTITIONS  # until few are left, who has waited longest is first
 
 
 def test_a_topic_with_little_to_send_goes_ahead_of_a_line_of_large_batches() -> None:
